@@ -31,6 +31,7 @@ from rbim.client.admission import Admission, Refused
 from rbim.client.attempt_times import AttemptTimes
 from rbim.client.demands import Demands
 from rbim.client.halts import LONGEST_HALT, WATCH, Halts
+from rbim.client.limits import LOW, NORMAL
 from rbim.emulator.clock import EmulatedClock
 
 FOREVER = {"latest": inf, "deadline": 30.0, "attempt": 10.0}
@@ -441,6 +442,50 @@ async def test_calls_without_a_deadline_keep_their_order_while_callers_give_up()
     assert order == ["d", "b", "a", "c", "f"]
 
 
+async def test_the_newest_go_first_for_twice_as_long_as_the_caller_had_waited_that_gave_up():
+    clock, order, gives_up = EmulatedClock(), [], CancelScope()
+    await clock.advance(100)
+    limiter = admission(1, clock=clock)
+    await enter(limiter)
+
+    async def call(name: str) -> None:
+        with gives_up if name == "x" else CancelScope():
+            await limiter.enter(READ, latest=clock.monotonic() + 60, deadline=60.0, attempt=10.0)
+            order.append(name)
+
+    async with create_task_group() as tasks:
+        for name in "abxcd":
+            tasks.start_soon(call, name)
+            await settle()
+        await clock.advance(4)
+        gives_up.cancel()
+        await settle()
+        for seconds in (5, 4):
+            await clock.advance(seconds)
+            limiter.leave(READ, clock.monotonic(), answered=True)
+            await settle()
+        tasks.cancel_scope.cancel()
+    assert order == ["d", "a"]
+
+
+async def test_one_turn_in_eight_is_of_low_priority():
+    limiter, order = admission(1, clock=EmulatedClock()), []
+    await enter(limiter)
+
+    async def call(level: int) -> None:
+        await limiter.enter(READ, **FOREVER, level=level)
+        order.append(level)
+
+    async with create_task_group() as tasks:
+        for level in [LOW] * 2 + [NORMAL] * 20:
+            tasks.start_soon(call, level)
+            await settle()
+        for _ in range(22):
+            leave(limiter)
+            await settle()
+    assert [place for place, level in enumerate(order, 1) if level == LOW] == [8, 16]
+
+
 def test_a_rate_that_allows_nothing_in_any_time_sends_once():
     stub = admission(100, Rate(5e-324))
     assert stub.enter_at_once(READ, inf) is not None
@@ -603,6 +648,29 @@ def test_the_need_of_attempts_covers_nearly_all_of_them():
         times.add(number / 100, now=0.0, answered=True)
     assert times.typical == pytest.approx(0.69, abs=0.02)  # of the last 64: 0.37 to 1
     assert times.need == pytest.approx(0.97 + 0.28, abs=0.03)
+
+
+async def test_more_than_four_tenths_of_a_deadline_are_kept_for_an_attempt_only_if_all_calls_have_waited_that_long():
+    """Nine of ten attempts take a second, and one takes ten."""
+    clock = EmulatedClock()
+    limiter = admission(2, Rate(1, per=1000, each_group=True), clock=clock)
+    for seconds in [1.0] * 9 + [10.0]:
+        limiter.times.add(seconds, now=0.0, answered=True)
+
+    def need() -> float:
+        return limiter.need(READ, deadline=10.0, attempt=100.0)
+
+    assert need() == 4
+    async with create_task_group() as tasks:
+        await enter(limiter)
+        tasks.start_soon(enter, limiter)
+        await settle()
+        for seconds, expected in ((9.0, 4), (1.0, 9), (5.0, 9)):
+            await clock.advance(seconds)
+            assert need() == expected
+        await limiter.enter(QueryGroupDetail(group_id="g2"), **FOREVER)  # at once: the other waits for its own group
+        assert need() == 4
+        tasks.cancel_scope.cancel()
 
 
 def test_attempts_of_long_ago_are_forgotten_once_there_are_some_new_ones():
