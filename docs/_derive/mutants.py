@@ -28,10 +28,9 @@ def areas() -> str:
         "area",
         "possible mutants",
         "tried",
-        "killed",
-        "timed out",
-        "survived",
         "noticed",
+        "survived",
+        "noticed of all",
         "of those that a test can notice",
     ]
     return f"{table(head, rows)}\nCommit {record['commit']}, {record['date']}; {versions}; {record['machine']}.\n"
@@ -53,15 +52,14 @@ def survivors() -> str:
     return table(head, rows)
 
 
-COUNTS = ("possible", "mutants", "killed", "timed_out", "survived")
+COUNTS = ("possible", "mutants", "noticed", "survived")
 HIDDEN = {"equivalent", "speed"}
 """Kinds of survivors that a test of behaviour cannot notice."""
 
 
 def _row(area: dict[str, Any]) -> list[str]:
-    noticed = area["killed"] + area["timed_out"]
     can = area["mutants"] - sum(row["kind"] in HIDDEN for row in area["survivors"])
-    return [*(str(area[key]) for key in COUNTS), _share(noticed, area["mutants"]), _share(noticed, can)]
+    return [*(str(area[key]) for key in COUNTS), _share(area["noticed"], area["mutants"]), _share(area["noticed"], can)]
 
 
 def _share(some: int, all_of_them: int) -> str:

@@ -13,7 +13,7 @@ from . import record
 from .areas import AREAS
 from .fixed import fixed_mutants
 from .mutation import ROOT, Mutant, mutants_of, sampled
-from .session import Result, run_area, run_pairs
+from .session import BUDGET, Result, run_area, run_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pending = [m for m in sample if told.only in m.key and (results.of(m) is None or m.key in again)]
         if pending and not told.list and not told.record:
             _say(f"{name}: {len(pending)} of {len(sample)} mutants")
-            run_area(area, pending, cache=told.work / "tests", report=_reporter(results, pending), ends=ends)
+            report = _reporter(results, pending)
+            run_area(area, pending, cache=told.work / "tests", report=report, ends=ends, budget=told.budget)
         areas[name] = record.area_record(area.paths(), len(every), sample, results)
         _summary(name, areas[name], len(sample))
     if told.record:
@@ -69,6 +70,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", metavar="TEXT", help="only mutants whose names have this text")
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="begin no mutant after so many seconds; the same command goes on"
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=BUDGET,
+        help="seconds of tests for a mutant, the fastest first (default: %(default)g)",
     )
     parser.add_argument("--list", action="store_true", help="try none, print what is known")
     parser.add_argument("--record", action="store_true", help="try none, write the results to docs/proof/mutants.json")
@@ -104,7 +111,7 @@ def _reporter(results: record.Results, mutants: Sequence[Mutant]) -> Callable[[R
 
 
 def _summary(name: str, area: dict[str, object], sample: int) -> None:
-    counts = ", ".join(f"{area[word]} {word.replace('_', ' ')}" for word in ("killed", "timed_out", "survived"))
+    counts = f"{area['noticed']} noticed, {area['survived']} survived"
     _say(f"{name}: {area['mutants']} of {sample} mutants tried: {counts}")
     for row in area["survivors"]:  # type: ignore[attr-defined]  # the record is JSON
         if row["kind"] == record.NEW:

@@ -49,10 +49,11 @@ class DeleteStatement(Operator):  # type: ignore[misc,unused-ignore]  # cosmic-r
 
     @staticmethod
     def _deletable(statement: Any) -> bool:
-        """Leave out ``name = value``: without it, most functions fail at once with any test."""
+        """Leave out ``name = value``: without it, most functions fail at once with any test; and ``name: type`` alone."""
         named = statement.type == "expr_stmt" and statement.children[0].type == "name" and not _augmented(statement)
+        bare = statement.type == "expr_stmt" and statement.children[1].type == "annassign" and "=" not in _leaves(statement)
         kinds = {"expr_stmt", "atom_expr", "power", "raise_stmt", "del_stmt"}
-        return statement.type in kinds and not named and "yield" not in _leaves(statement)
+        return statement.type in kinds and not named and not bare and "yield" not in _leaves(statement)
 
     def mutate(self, node: Any, index: int) -> Any:  # noqa: ARG002  # there is one position
         first = node.children[0]

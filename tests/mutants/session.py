@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .live import Place
     from .mutation import Mutant
 
-__all__ = ["Result", "run_area", "run_pairs"]
+__all__ = ["BUDGET", "Result", "run_area", "run_pairs"]
 
 Say = Callable[[str], None]
 Run = Callable[[Sequence[str], Say], None]
@@ -76,12 +76,18 @@ class Test:
 
 
 UNKNOWN = Test(5.0)
-INTERFACE = "tests/test_public_api.py"
-"""The tests that compare constructors and constants with a list: run for a mutant of a module's own level, too."""
+INTERFACE = ("tests/test_public_api.py", "tests/test_kept_files.py")
+"""The tests that compare constructors and constants with a list, and with files: run for mutants outside of functions."""
 
 
 def run_area(
-    area: Area, mutants: Sequence[Mutant], *, cache: Path, report: Callable[[Result], None], ends: float = inf
+    area: Area,
+    mutants: Sequence[Mutant],
+    *,
+    cache: Path,
+    report: Callable[[Result], None],
+    ends: float = inf,
+    budget: float = BUDGET,
 ) -> None:
     """Try mutants with the tests of an area; ``report`` gets each result at once. The process must not have loaded rbim.
 
@@ -89,13 +95,13 @@ def run_area(
     """
     in_module = [mutant for mutant in mutants if not mutant.function]
     in_function = [mutant for mutant in mutants if mutant.function]
-    left = _forked(lambda say: _warm(area, in_function, cache, ends, say), _reporter(report))
+    left = _forked(lambda say: _warm(area, in_function, cache, ends, budget, say), _reporter(report))
     in_module += [mutant for mutant in in_function if mutant.key in left]
     known = _known(area, cache)
     for mutant in in_module:
         if time.monotonic() > ends:
             return
-        chosen = _chosen(mutant, known, set(known), {})
+        chosen = _chosen(mutant, known, set(known), {}, budget)
         report(_tried(mutant, chosen, known, lambda names, say, m=mutant: _cold(m, names, known, say)))
 
 
@@ -303,7 +309,9 @@ def _time_out(test: Test) -> float:
     return LEAST_TIME + TIMES * test.seconds
 
 
-def _warm(area: Area, mutants: Sequence[Mutant], cache: Path, ends: float, say: Callable[[Any], None]) -> None:
+def _warm(
+    area: Area, mutants: Sequence[Mutant], cache: Path, ends: float, budget: float, say: Callable[[Any], None]
+) -> None:
     """Collect the tests once; then try mutants in functions, each in a process that is forked here."""
     sys.path.insert(0, str(ROOT))
 
@@ -318,7 +326,7 @@ def _warm(area: Area, mutants: Sequence[Mutant], cache: Path, ends: float, say: 
         for mutant in mutants:
             if time.monotonic() > ends:
                 return
-            chosen = _chosen(mutant, known, {name for name in items if _touches(known.get(name), mutant)}, kills)
+            chosen = _chosen(mutant, known, {name for name in items if _touches(known.get(name), mutant)}, kills, budget)
             try:
                 result = trial.result(mutant, chosen)
             except NotInPlace:
@@ -375,7 +383,7 @@ def _cold(mutant: Mutant, chosen: Sequence[str], known: dict[str, Test], tell: C
     done: list[bool] = []
     plugin = _Plugin(loop)
     files = dict.fromkeys(name.partition("::")[0] for name in chosen)
-    _collect([*files, INTERFACE], plugin)
+    _collect([*files, *INTERFACE], plugin)
     if not done:
         raise _Failed
 
@@ -387,7 +395,9 @@ def _touches(test: Test | None, mutant: Mutant) -> bool:
     return not test.lines.get(mutant.path, set()).isdisjoint(range(first, last + 1))
 
 
-def _chosen(mutant: Mutant, known: dict[str, Test], names: set[str], kills: dict[tuple[str, str], int]) -> list[str]:
+def _chosen(
+    mutant: Mutant, known: dict[str, Test], names: set[str], kills: dict[tuple[str, str], int], budget: float
+) -> list[str]:
     """Return the tests for a mutant: those that noticed others of its function, then the fastest, within the budget.
 
     For one of a module's own level, those that run functions of this module come first.
@@ -400,7 +410,7 @@ def _chosen(mutant: Mutant, known: dict[str, Test], names: set[str], kills: dict
     chosen, seconds = [], 0.0
     for name in sorted(names, key=first):
         seconds += known[name].seconds
-        if chosen and seconds > BUDGET:
+        if chosen and seconds > budget:
             break
         chosen.append(name)
     return chosen
@@ -410,8 +420,9 @@ def _chosen(mutant: Mutant, known: dict[str, Test], names: set[str], kills: dict
 
 
 def _known(area: Area, cache: Path) -> dict[str, Test]:
-    """Return what is noted of the area's tests, by their names."""
-    return {name: test for path in _test_files(area) for name, test in _read(_cache_file(area, path, cache)).items()}
+    """Return what is noted of the area's tests, by their names: nothing of a file that has changed since."""
+    files = (_cache_file(area, path, cache) for path in _test_files(area))
+    return {name: test for path in files if path.exists() for name, test in _read(path).items()}
 
 
 def _cache_file(area: Area, tests: Path, cache: Path) -> Path:

@@ -143,7 +143,7 @@ def test_a_survivor_without_a_reason_is_new(monkeypatch):
         of=lambda mutant: verdict and SimpleNamespace(verdict=verdict) if (verdict := verdicts.get(mutant.key)) else None
     )
     counted = record.area_record([PATH], 9, sample, results)
-    assert (counted["possible"], counted["mutants"], counted["killed"], counted["survived"]) == (9, 3, 1, 2)
+    assert (counted["possible"], counted["mutants"], counted["noticed"], counted["survived"]) == (9, 3, 1, 2)
     assert {row["mutant"]: row["kind"] for row in counted["survivors"]} == {"known": "speed", "unknown": record.NEW}
 
 
