@@ -265,11 +265,6 @@ def _choice(value: object, kind: Any) -> Any:  # a Literal of texts, or an enum 
     return value if get_args(kind) else kind(value)
 
 
-def _is_literal(kind: object) -> bool:
-    origin: object = get_origin(kind)
-    return origin is Literal
-
-
 _converter = Converter(forbid_extra_keys=True)
 for _kind in (str, bool):
     _converter.register_structure_hook(_kind, _exactly)
