@@ -493,12 +493,20 @@ VERBS = {
     "faults": [],
     "faults set": ["plan.json"],
     "faults add": ["latency", "--seconds", "0"],
+    "faults counts": [],
+    "faults remove": ["9"],
     "faults clear": [],
     "requests": [],
+    "requests show": ["9"],
     "requests clear": [],
     "clock": [],
     "advance": ["60"],
     "tasks": [],
+    "tasks newest": [],
+    "groups": [],
+    "groups show": ["g9"],
+    "groups find": ["news"],
+    "accounts": [],
     "may-call": ["9"],
     "outage begin": ["0"],
     "outage end": [],
@@ -510,8 +518,12 @@ VERBS = {
     "copy-faults": [],
     "copy-faults set": ["plan.json"],
     "copy-faults add": ["duplicate"],
+    "copy-faults counts": [],
+    "copy-faults remove": ["9"],
     "copy-faults clear": [],
     "deliveries": [],
+    "messages": [],
+    "deliveries again": ["9"],
     "deliveries clear": [],
     "say": ["1001", "1002", "hello"],
     "push": ["hello", "--to", "1001"],
@@ -519,6 +531,7 @@ VERBS = {
 }
 """The commands for an emulator; tests/cli/emulator/test_verbs.py tries what each does."""
 REFUSED_HERE = {"advance", "may-call", "login", "confirm", "decline", "approve", "reject"}  # by the state, or the clock
+REFUSED_HERE |= {"requests show", "groups show", "faults remove", "copy-faults remove", "deliveries again"}
 
 
 def _verb(verb):

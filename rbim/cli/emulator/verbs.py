@@ -57,6 +57,13 @@ URL, JSON = "rbim_url", "rbim_as_json"
 
 _LISTED = re.compile(r": ([\w, ]+?)(?: \([^)]*\))?\.$")
 _PARAMETER = re.compile(r"\{(\w+)\}")
+IN_PATHS = {
+    "id": "The id of the task.",
+    "group_id": "The id of the group.",
+    "number": "The number, as in the list.",
+    "text": "A part of the id or the name.",
+}
+"""The help of what stands in the path of a command."""
 
 
 def add_verbs(app: App) -> None:
@@ -168,7 +175,7 @@ def _fields(command: Command) -> tuple[attrs.Attribute[Any], ...]:
 def _parameters(command: Command, takes: list[str]) -> list[inspect.Parameter]:
     """Return the parameters of a command's path and body."""
     names = _PARAMETER.findall(command.path)
-    found = [_positional(name, str, "The id of the task.", inspect.Parameter.empty) for name in names]
+    found = [_positional(name, str, IN_PATHS[name], inspect.Parameter.empty) for name in names]
     if KIND in takes:
         return fault_parameters(command.document)
     if command.reads is object:

@@ -135,11 +135,14 @@ EXAMPLES = {
         "rbim emulator faults add throttle --per-second 50 --retry-after 1",
         "rbim emulator faults add reset_after --operation InviteJoinGroup --match group_id=g80000049837291",
     ),
+    "emulator faults counts": ("rbim emulator faults counts",),
+    "emulator faults remove": ("rbim emulator faults remove 1",),
     "emulator faults clear": ("rbim emulator faults clear",),
     "emulator requests": (
         "rbim emulator requests",
         "rbim emulator requests --json",
     ),
+    "emulator requests show": ("rbim emulator requests show 1",),
     "emulator requests clear": ("rbim emulator requests clear",),
     "emulator clock": ("rbim emulator clock",),
     "emulator advance": (
@@ -147,6 +150,11 @@ EXAMPLES = {
         "rbim emulator advance --hours 24",
     ),
     "emulator tasks": ("rbim emulator tasks",),
+    "emulator tasks newest": ("rbim emulator tasks newest",),
+    "emulator groups": ("rbim emulator groups", "rbim emulator groups --field .groups[0].group_id"),
+    "emulator groups show": ("rbim emulator groups show g80000049837291",),
+    "emulator groups find": ("rbim emulator groups find news",),
+    "emulator accounts": ("rbim emulator accounts",),
     "emulator may-call": ("rbim emulator may-call 1001",),
     "emulator outage": (
         "rbim emulator outage begin 60",
@@ -174,11 +182,15 @@ EXAMPLES = {
         "rbim emulator copy-faults add tamper --nth 2",
         "rbim emulator copy-faults add delay --seconds 3 --match convType=TEAM",
     ),
+    "emulator copy-faults counts": ("rbim emulator copy-faults counts",),
+    "emulator copy-faults remove": ("rbim emulator copy-faults remove 1",),
     "emulator copy-faults clear": ("rbim emulator copy-faults clear",),
     "emulator deliveries": (
         "rbim emulator deliveries",
         "rbim emulator deliveries --field .[].status",
     ),
+    "emulator messages": ("rbim emulator messages",),
+    "emulator deliveries again": ("rbim emulator deliveries again 1",),
     "emulator deliveries clear": ("rbim emulator deliveries clear",),
     "emulator say": (
         "rbim emulator say 1001 1002 hello",

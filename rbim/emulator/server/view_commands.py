@@ -56,7 +56,7 @@ class _Number:
     number: int = field(metadata=described("The number of the message, as in the list of messages."))
 
 
-@command("GET", "requests/{number}", answer=ShownRequest)
+@command("GET", "requests/{number}", answer=ShownRequest, verb="requests show NUMBER")
 def _request(context: ControlContext, number: str) -> Any:
     """Return one of the latest requests as it was sent and answered, and as a curl command."""
     log = context.emulator.requests
@@ -153,14 +153,14 @@ def _hidden(value: Any, secret: str) -> Any:  # JSON
 # Groups and accounts.
 
 
-@command("GET", "groups", answer=GroupList)
+@command("GET", "groups", answer=GroupList, verb="groups")
 def _groups(context: ControlContext, _: str) -> Any:
     """List the newest groups, at most 200, with the number of their members."""
     groups = context.emulator.state.groups
     return {"total": len(groups), "groups": [_summary(each) for each in islice(reversed(groups.values()), MOST)]}
 
 
-@command("GET", "groups/{group_id}", answer=ShownGroup)
+@command("GET", "groups/{group_id}", answer=ShownGroup, verb="groups show GROUP_ID")
 def _group(context: ControlContext, group_id: str) -> Any:
     """Return one group with its members, their roles, and who waits to join."""
     group = context.emulator.state.groups.get(group_id)
@@ -176,7 +176,7 @@ def _group(context: ControlContext, group_id: str) -> Any:
     }
 
 
-@command("GET", "groups/with/{text}", answer=GroupList)
+@command("GET", "groups/with/{text}", answer=GroupList, verb="groups find TEXT")
 def _groups_with(context: ControlContext, text: str) -> Any:
     """List the newest groups, at most 200, whose id or name contains a text."""
     wanted = text.casefold()
@@ -200,7 +200,7 @@ def _summary(group: Group) -> dict[str, Any]:
     }
 
 
-@command("GET", "accounts", answer=AccountList)
+@command("GET", "accounts", answer=AccountList, verb="accounts")
 def _accounts(context: ControlContext, _: str) -> Any:
     """List accounts, at most 200, with their groups and whether they have logged in."""
     state = context.emulator.state
@@ -218,7 +218,7 @@ def _accounts(context: ControlContext, _: str) -> Any:
     }
 
 
-@command("GET", "tasks/newest", answer=TaskList)
+@command("GET", "tasks/newest", answer=TaskList, verb="tasks newest")
 def _newest_tasks(context: ControlContext, _: str) -> Any:
     """List the newest call tasks, at most 200, with whether each may call now."""
     tasks = context.emulator.state.tasks
@@ -249,26 +249,26 @@ def _task(context: ControlContext, task: Task) -> dict[str, Any]:
 # Single faults.
 
 
-@command("GET", "faults/counts", answer=list[FaultCounts])
+@command("GET", "faults/counts", answer=list[FaultCounts], verb="faults counts")
 def _fault_counts(context: ControlContext, _: str) -> Any:
     """Return for each fault how many requests matched it, and how many it happened to."""
     return _counts(context.emulator.faults.counts)
 
 
-@command("DELETE", "faults/{number}", answer=list[FaultCounts])
+@command("DELETE", "faults/{number}", answer=list[FaultCounts], verb="faults remove NUMBER")
 def _remove_fault(context: ControlContext, number: str) -> Any:
     """Remove one fault, by its number from 1; the counts of the others go on."""
     context.emulator.faults.remove(_number(number))
     return _fault_counts(context, "")
 
 
-@command("GET", "copy-faults/counts", answer=list[FaultCounts])
+@command("GET", "copy-faults/counts", answer=list[FaultCounts], verb="copy-faults counts")
 def _copy_fault_counts(context: ControlContext, _: str) -> Any:
     """Return the same of each fault of copies, by messages."""
     return _counts(context.emulator.copy_faults.counts)
 
 
-@command("DELETE", "copy-faults/{number}", answer=list[FaultCounts])
+@command("DELETE", "copy-faults/{number}", answer=list[FaultCounts], verb="copy-faults remove NUMBER")
 def _remove_copy_fault(context: ControlContext, number: str) -> Any:
     """Remove one fault of copies, by its number from 1; the counts of the others go on."""
     context.emulator.copy_faults.remove(_number(number))
@@ -288,7 +288,7 @@ def _number(text: str) -> int:
 # Message copies.
 
 
-@command("GET", "messages", answer=MessageList)
+@command("GET", "messages", answer=MessageList, verb="messages")
 def _messages(context: ControlContext, _: str) -> Any:
     """List the latest copied messages, at most 200, each with its attempts."""
     dispatch = context.emulator.copier.dispatch
@@ -329,7 +329,7 @@ def _attempt(attempt: DeliveryAttempt, *, own: bool) -> dict[str, Any]:
     }
 
 
-@command("POST", "deliveries/again", _Number, answer=DeliveredAgain)
+@command("POST", "deliveries/again", _Number, answer=DeliveredAgain, verb="deliveries again NUMBER")
 def _send_again(context: ControlContext, body: _Number) -> Any:
     """Deliver a copied message again, as a resend: number (emulator-only)."""
     if context.emulator.copier.dispatch.destination is None:
