@@ -36,15 +36,30 @@ def show_answer(command: Command, document: Any) -> None:  # JSON
 
 
 def _grid(fields: Row) -> None:
+    """Print fields; below them, each under its name, lists of objects as tables, and texts of several lines."""
     from rich.table import Table
     from rich.text import Text
 
+    below = {name: value for name, value in fields.items() if _is_long(value)}
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in fields.items():
-        grid.add_row(Text(printable(name), style="bold"), Text(_cell(value)))
+        if name not in below:
+            grid.add_row(Text(printable(name), style="bold"), Text(_cell(value)))
     console().print(grid)
+    for name, value in below.items():
+        sys.stdout.write(f"{printable(name)}:\n")
+        if isinstance(value, str):
+            sys.stdout.writelines(f"{printable(line)}\n" for line in value.split("\n"))
+        else:
+            _table(value)
+
+
+def _is_long(value: Any) -> bool:  # JSON
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(each, dict) for each in cast("Any", value))
+    return isinstance(value, str) and "\n" in value
 
 
 def _table(rows: list[Row], empty: str = "none") -> None:

@@ -94,6 +94,19 @@ def test_those_that_wait_are_answered(emulator, group, cli):
     assert "1009 has logged in before" in cli("login", "1009", code=Exit.REFUSED)
 
 
+def test_groups_and_accounts_are_tables_and_a_request_is_a_curl_command_in_lines(emulator, group, cli):
+    lines = cli("groups", "find", "news").splitlines()
+    assert lines[:2] == ["total  1", "groups:"]
+    assert lines[2].split()[:2] == ["group_id", "name"]
+    assert lines[4].split()[:2] == [group, "News"]
+    shown = cli("groups", "show", group).splitlines()
+    assert ["admin", str(int(emulator.state.groups[group].members["admin"]))] in [line.split() for line in shown]
+    assert "there is no group g1" in cli("groups", "show", "g1", code=Exit.REFUSED)
+    assert cli("accounts").splitlines()[1] == "accounts:"
+    emulator.platform.serve("GET", "/x", {}, {}, b"")
+    assert cli("requests", "show", "1").splitlines()[0].split() == ["number", "1"]
+
+
 def test_messages_are_sent_with_every_field(emulator, group, cli):
     got = []
 
