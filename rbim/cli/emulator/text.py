@@ -58,7 +58,7 @@ def _grid(fields: Row) -> None:
 
 def _is_long(value: Any) -> bool:  # JSON
     if isinstance(value, list):
-        return bool(value) and all(isinstance(each, dict) for each in cast("Any", value))
+        return value != [] and all(isinstance(each, dict) for each in cast("Any", value))
     return isinstance(value, str) and "\n" in value
 
 
