@@ -219,7 +219,7 @@ class Ownership:
         record = Record.parse(value)
         record.taken()
         owner = Owner(boot=self._boot, writes=1, takeover=self._takeover)
-        bucket = await self._streams.bucket()
+        bucket, taken = await self._streams.bucket(), asyncio.get_running_loop().time()
         try:
             if value is None:
                 revision = await bucket.create(key_of(number), record.value(owner))
@@ -236,6 +236,7 @@ class Ownership:
             lanes=self._lanes,
             now=self._now,
             retention=self._retention,
+            taken=taken,
         )
         self._by_share[partition.share] = partition
         silent = value is not None and owner_of(value).boot not in {"", self._boot}

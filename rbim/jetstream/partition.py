@@ -43,6 +43,8 @@ __all__ = ["Partition", "key_of", "written"]
 # What must always hold:
 # - Only one write is under way; all changes that were made before it begins are in it, and many tasks share it.
 # - A write follows at the latest after a third of ``takeover``, also without any change.
+# - ``_written`` is never later than the time from which others see the record stand still: that of the request that wrote
+#   it, not that of its answer; and that of the first try if it is not known which one wrote it.
 # - A claim leaves the backlog after a write that has its lease. A worker that was frozen, and lost its partitions, cannot
 #   make that write: it begins nothing that another worker may have begun.
 
@@ -81,6 +83,7 @@ class Partition:
         lanes: Lanes,
         now: Callable[[], float],
         retention: float,
+        taken: float,
     ) -> None:
         self.number = number
         self.share = Share(record)
@@ -90,7 +93,7 @@ class Partition:
         self._lanes = lanes
         self._now = now
         self._retention = retention
-        self._written = asyncio.get_running_loop().time()
+        self._written = taken
         self._wanted = asyncio.Event()
         self._room = asyncio.Event()
         self._batch: asyncio.Future[int] = asyncio.Future()
@@ -171,23 +174,27 @@ class Partition:
                 batch.set_result(revision)
             if ending or not revision:
                 return
-            self._written = loop.time()
 
     async def _write(self) -> int:
         """Write the record until it is known to be written; return its revision, or 0 if the partition is lost."""
         self._owner.writes += 1
         value, subject = self.record.value(self._owner), self._streams.subjects.record(key_of(self.number))
+        clock, first = asyncio.get_running_loop().time, None
         while True:
             publisher = await self._streams.connection.publisher()
+            sent = clock()
+            first = sent if first is None else first
             try:
                 self._revision = await publisher.put(subject, value, self._revision)
             except KeyWrongLastSequenceError:
                 with suppress(Exception):
                     if (found := await self._found()) is not None:
+                        self._written = first
                         return found
             except Exception as error:  # no answer, no leader: it may be written or not
                 logger.debug("the record of partition %d: %r", self.number, error)
             else:
+                self._written = sent
                 return self._revision
             await asyncio.sleep(RETRY)
 

@@ -1,6 +1,7 @@
 """Servers that are busy, behind or without a leader: what fails holds up nothing else, and takes nothing back."""
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
 
 import anyio
@@ -272,7 +273,7 @@ async def test_writes_that_take_longer_than_a_caller_waits_are_waited_for_by_its
     copies = JetStreamInbox(
         copies.servers, name=copies.name, partitions=PARTITIONS, replicas=1, takeover=15.0, retention=3600.0
     )
-    async with slow_writes(copies, monkeypatch, 0.25) as backlog:
+    async with slow_writes(copies, monkeypatch, 0.2) as backlog:
         for number in range(4):
             await copies.accept(delivery(number))
         (claim,) = await with_patience(lambda: claimed(backlog))
@@ -317,6 +318,31 @@ async def test_claims_of_long_ago_are_not_handed_out(copies, monkeypatch):
         monkeypatch.undo()
         (claim,) = await claimed(backlog)
         assert claim.number == 1
+
+
+async def test_a_claim_is_as_old_as_the_write_that_was_made_and_not_as_its_discovery(copies, monkeypatch):
+    """Its answer was lost: meanwhile the record stood still, and others count that."""
+    clock, made, lost = asyncio.get_running_loop().time, dict[str, float](), []
+
+    async def update(original, publisher, key, value, last):
+        revision = await original(publisher, key, value, last)
+        made[key] = clock()
+        if not lost and json.loads(value)["leases"]:
+            lost.append(key)
+            await asyncio.sleep(0.7 * TAKEOVER)
+            raise TimeoutError
+        return revision
+
+    async with copies, copies.backlog() as backlog:
+        await copies.accept(delivery(1))
+        await backlog.wait()
+        instead_of_put(monkeypatch, update)
+        with anyio.fail_after(PATIENCE):
+            while not (claims := await backlog.claim(1)):
+                await asyncio.sleep(0)
+        assert claims[0].number == 1
+        assert clock() - made[lost[0]] < 2 / 3 * TAKEOVER, "others may take it over before a third of that time is left"
+        monkeypatch.undo()
 
 
 async def test_fewer_claims_than_were_made_may_be_fetched(copies):
