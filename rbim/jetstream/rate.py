@@ -13,6 +13,9 @@
 # Clocks: all times are those of the server that leads the bucket, which each worker reads every few seconds and carries on
 # with its own monotonic clock. So the clocks of the machines with workers do not matter at all. If another server takes the
 # lead, a difference of its clock delays or advances the next slots once by so much.
+# An answer says that its time lay between the question and the answer, and nothing about when: without a leader, seconds may
+# lie between them. So what is known is moved only as far as an answer contradicts it: workers whose clocks are moved by
+# slow answers, each by another difference, would use slots of different times at once.
 #
 # What must always hold:
 # - A slot is in the key before it is used, so no two workers have the same one.
@@ -51,6 +54,7 @@ BATCH_SECONDS = 0.05
 
 REFRESH = 1.0  # seconds between two reads of the key
 SYNC = 10.0  # seconds between two reads of the servers' clock
+TRIES = 5  # answers that a worker waits for, at the start, until one of them is quick
 EARLIEST = 0.0  # before all times
 
 
@@ -60,20 +64,30 @@ class EngineClock:
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
         self._offset = 0.0
+        self._reads = 0
         self.known = asyncio.Event()
-        """Set when the clock was read for the first time."""
+        """Set when the clock was read: by an answer that took at most LATE, or by TRIES of them."""
 
     def now(self) -> float:
         """Return the time, once it is known."""
         return asyncio.get_running_loop().time() + self._offset
 
-    async def sync(self) -> None:
-        """Read the servers' clock. It is exact to half the time that the answer takes."""
+    async def sync(self) -> bool:
+        """Read the servers' clock; return whether the answer was quick.
+
+        The clock differs from theirs by at most the time that the answer took, and by half of it if this is the first one.
+        """
         loop = asyncio.get_running_loop()
         before = loop.time()
-        found = await self._requests.time()
-        self._offset = found.timestamp() - (before + loop.time()) / 2
-        self.known.set()
+        found = (await self._requests.time()).timestamp()
+        after = loop.time()
+        known = self._offset if self._reads else found - (before + after) / 2
+        self._offset = min(max(known, found - after), found - before)
+        self._reads += 1
+        quick = after - before <= LATE
+        if quick or self._reads >= TRIES:
+            self.known.set()
+        return quick
 
 
 @define(eq=False)
@@ -109,8 +123,8 @@ class SharedPace:
         while True:
             if not self.clock.known.is_set() or loop.time() - synced >= SYNC:
                 with suppress(NatsError, TimeoutError, OSError, LookupError):
-                    await self.clock.sync()
-                    synced = loop.time()
+                    if await self.clock.sync():
+                        synced = loop.time()
             await self._read()
             await asyncio.sleep(REFRESH if self.clock.known.is_set() else REFRESH / 10)
 
