@@ -77,6 +77,9 @@ HANDLERS = MappingProxyType(
 )
 """The trouble that each kind of handler is, but for those that are well."""
 
+FIRST_PAUSE = 0.5
+"""Seconds of the pause after the first failure of a handler, at most."""
+
 LATEST = 4 * 3600.0
 """Seconds after trouble by which everything must be handled or buried."""
 
@@ -546,7 +549,7 @@ class InboxScenario(Scenario):
 
     def _backoff(self) -> Backoff:
         draw = self.world.stream("backoff")
-        return Backoff(attempts=self.sizes.attempts, first=0.5, most=self.sizes.longest_pause, random=draw.random)
+        return Backoff(attempts=self.sizes.attempts, first=FIRST_PAUSE, most=self.sizes.longest_pause, random=draw.random)
 
     def _observe(self, observation: Any) -> None:
         self.observed[type(observation).__name__] += 1

@@ -10,16 +10,19 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
+from collections import defaultdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import asdict, define
 
+from rbim.callbacks import Backoff
 from rbim.jetstream import JetStreamInbox
 
 from . import broker_network as network, jetstream_checks as checks
-from .inbox import HANDLERS, InboxScenario, InboxSizes, Role
+from .inbox import FIRST_PAUSE, HANDLERS, InboxScenario, InboxSizes, Role
+from .inbox_checks import LONE_DEATHS
 from .network import ALL_TROUBLES
 from .virtual_time import TIME
 from .world import PROGRESS
@@ -55,7 +58,16 @@ SOON = 0.05
 """Seconds before the last message at which connections break."""
 
 LATEST = 1200.0
-"""Seconds after trouble by which everything must be handled or buried."""
+"""Seconds after trouble by which everything must be handled or buried, unless handlers and pauses alone take that long."""
+
+FAILURES = MappingProxyType({"well": 0, "slow": 0, "fails twice": 2})
+"""How often handlers fail that do not always fail, where it is not once."""
+
+BESIDE = 300.0
+"""Seconds that there are for takeovers and the like beside the time of handlers, pauses and restarts."""
+
+RESTARTS = (0.05, 1.0, 20.0)
+"""Seconds after which a supervisor starts a process again."""
 
 
 @define(kw_only=True)
@@ -179,7 +191,7 @@ class JetStreamInboxScenario(InboxScenario):
         if len(handled) == 1 and not role.leave.is_set():
             handled[0].deaths += 1
         self.handling = {name: each for name, each in self.handling.items() if each[0] is not process}
-        self.world.at(TIME.now + 0.01 + self._chance.choice([0.05, 1.0, 20.0]), self._start, role)
+        self.world.at(TIME.now + 0.01 + self._chance.choice(RESTARTS), self._start, role)
 
     async def _handle(self, process: Process, event: Any, handling: Any) -> None:
         """Handle an event; note the trouble that there was when it began.
@@ -213,8 +225,29 @@ class JetStreamInboxScenario(InboxScenario):
                 count += self.look("SELECT count(*) FROM event WHERE state = 0", at=path)[0][0]
         return count
 
+    def _needed(self) -> float:
+        """Return the seconds that what waits now takes at most: all handlers one by one, and pauses.
+
+        One conversation may have many messages that always fail, each of which pauses it until it is buried.
+        """
+        sizes, pauses, busy = self.sizes, defaultdict[str, float](float), 0.0
+        backoff = Backoff(attempts=sizes.attempts, first=FIRST_PAUSE, most=sizes.longest_pause, random=lambda: 1.0)
+        over = self.buried() | {each.text for each in self.messages.values() if each.ended}
+        for message in self.messages.values():
+            handler = message.handler
+            if message.text in over:
+                continue
+            failures = {"poison": sizes.attempts, "kills": LONE_DEATHS + 1}.get(handler, FAILURES.get(handler, 1))
+            busy += (failures + 1) * message.seconds
+            if handler in {"kills", "kills once"}:  # every other handler of that process begins again, too
+                busy += failures * (max(RESTARTS) + 2 * sizes.lease)
+                continue
+            busy += failures * sizes.timeout if handler == "hangs once" else 0.0
+            pauses[message.sender] += sum(backoff.pause(attempt) or 0.0 for attempt in range(1, failures + 1))
+        return busy + max(pauses.values(), default=0.0)
+
     async def _settle(self) -> None:
-        latest = max(TIME.now, self.sizes.fair_from) + LATEST
+        latest = max(TIME.now, self.sizes.fair_from) + max(LATEST, self._needed() + BESIDE)
         quiet = 0
         while TIME.now < latest:
             frozen = any(process.alive and process.frozen_until > TIME.now for process in self.frozen)
