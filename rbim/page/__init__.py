@@ -7,8 +7,8 @@ nothing from elsewhere, and costs nothing while no one watches.
 
 1. Its files, in ``rbim/page/static/NAME/``: ``index.html`` (a skeleton without scripts or styles in it), ``main.js`` (an ES
    module) and ``words.js`` (all of its words, in English and Chinese). They use the modules and the stylesheet of
-   ``rbim/page/static/shared/``, by relative addresses: ``static/shared/page.css`` in ``index.html``,
-   ``../shared/dom.js`` in a module. ``index.html`` itself is served at the page's prefix.
+   ``rbim/page/static/parts/``, by relative addresses: ``static/parts/page.css`` in ``index.html``,
+   ``../parts/dom.js`` in a module. ``index.html`` itself is served at the page's prefix.
 2. A :class:`~rbim.page.events.Feed`: what is pushed to those who watch. ``feed.stream(name, kept, encode)`` returns a
    :class:`~rbim.page.events.Stream`; ``stream.add(item)`` appends one item, for the price of a deque's append. ``encode``
    turns an item into JSON, only while someone watches. ``levels`` is a function that returns the present values (counters,
@@ -29,7 +29,7 @@ nothing from elsewhere, and costs nothing while no one watches.
     calls.add(call)  # as often as you like, from the event loop's thread
     feed.close()  # before the server ends: the watchers' answers end, too
 
-**In the browser.** ``shared/stream.js`` receives the feed::
+**In the browser.** ``parts/stream.js`` receives the feed::
 
     watch({
         url: "events",

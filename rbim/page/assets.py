@@ -42,7 +42,7 @@ TYPES = {
     ".css": b"text/css;charset=utf-8",
     ".svg": b"image/svg+xml",
 }
-SHARED = "shared"
+SHARED = "parts"
 INDEX = "index.html"
 READING = ("GET", "HEAD")
 

@@ -11,7 +11,7 @@ from rbim.page.assets import SECURITY_HEADERS, Page, prefers_html
 from rbim.page.events import Feed
 
 STATIC = Path(rbim.page.__file__).with_name("static")
-PAGES = sorted(each.name for each in STATIC.iterdir() if each.name != "shared")
+PAGES = sorted(each.name for each in STATIC.iterdir() if each.name != "parts")
 FILES = sorted(str(each.relative_to(STATIC).as_posix()) for each in STATIC.rglob("*") if each.is_file())
 PREFIX = "/_below/"
 
@@ -46,7 +46,7 @@ def address(file, page):
 async def test_each_file_is_served_with_its_type_its_length_and_every_header(page):
     kinds = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
     for file in FILES:
-        if file.split("/")[0] not in {"shared", page}:
+        if file.split("/")[0] not in {"parts", page}:
             continue
         status, headers, body = await answer(address(file, page), page=page)
         assert (status, body) == (200, (STATIC / file).read_bytes()), file
@@ -62,16 +62,16 @@ async def test_each_file_is_served_with_its_type_its_length_and_every_header(pag
         (PREFIX, "GET", 200),
         (PREFIX, "HEAD", 200),
         (PREFIX, "POST", 405),
-        (PREFIX + "static/shared/dom.js", "DELETE", 405),
+        (PREFIX + "static/parts/dom.js", "DELETE", 405),
         (PREFIX + "events", "PUT", 405),
         (PREFIX + "events", "HEAD", 200),
         (PREFIX + "static/", "GET", 404),
         (PREFIX + "static/emulator/index.html", "GET", 404),
-        (PREFIX + "static/shared/", "GET", 404),
+        (PREFIX + "static/parts/", "GET", 404),
         (PREFIX + "static/../__init__.py", "GET", 404),
-        (PREFIX + "static/shared/../../__init__.py", "GET", 404),
+        (PREFIX + "static/parts/../../__init__.py", "GET", 404),
         (PREFIX + "static//etc/passwd", "GET", 404),
-        (PREFIX + "static/shared/dom.js\0", "GET", 404),
+        (PREFIX + "static/parts/dom.js\0", "GET", 404),
         (PREFIX + "other", "GET", 404),
         (PREFIX + "other", "HEAD", 404),
         ("/", "GET", 404),
@@ -104,12 +104,12 @@ def test_the_policy_allows_nothing_from_elsewhere_and_no_inline_script_or_style(
 
 
 async def test_a_browser_that_has_a_file_gets_it_once():
-    _, headers, _ = await answer(PREFIX + "static/shared/page.css")
-    status, again, body = await answer(PREFIX + "static/shared/page.css", if_none_match=headers["etag"])
+    _, headers, _ = await answer(PREFIX + "static/parts/page.css")
+    status, again, body = await answer(PREFIX + "static/parts/page.css", if_none_match=headers["etag"])
     assert (status, body) == (304, b"")
     assert SECURITY_HEADERS.items() <= again.items()
-    status, _, body = await answer(PREFIX + "static/shared/page.css", if_none_match='"another"')
-    assert (status, len(body)) == (200, len((STATIC / "shared/page.css").read_bytes()))
+    status, _, body = await answer(PREFIX + "static/parts/page.css", if_none_match='"another"')
+    assert (status, len(body)) == (200, len((STATIC / "parts/page.css").read_bytes()))
 
 
 @pytest.mark.parametrize(
@@ -157,4 +157,4 @@ def test_no_page_or_style_has_anything_inline_or_from_elsewhere(name):
 
 
 def test_the_files_are_found_as_resources_of_the_package():
-    assert files("rbim.page").joinpath("static", "shared", "page.css").is_file()
+    assert files("rbim.page").joinpath("static", "parts", "page.css").is_file()

@@ -9,7 +9,7 @@ import pytest
 import rbim.page
 
 STATIC = Path(rbim.page.__file__).with_name("static")
-PAGES = sorted(each.parent.name for each in STATIC.glob("*/words.js") if each.parent.name != "shared")
+PAGES = sorted(each.parent.name for each in STATIC.glob("*/words.js") if each.parent.name != "parts")
 TABLE = re.compile(r"(?:export const words|const SHARED) = (\{.*?^\});", re.DOTALL | re.MULTILINE)
 
 
@@ -32,7 +32,7 @@ def keys_in(texts):
     return whole, tuple(begun)
 
 
-@pytest.mark.parametrize("folder", ["shared", *PAGES])
+@pytest.mark.parametrize("folder", ["parts", *PAGES])
 def test_both_languages_have_the_same_keys_with_the_same_places_to_fill(folder):
     words = words_of(folder)
     assert list(words) == ["en", "zh"]
@@ -45,7 +45,7 @@ def test_both_languages_have_the_same_keys_with_the_same_places_to_fill(folder):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_word_of_a_page_is_used_and_every_used_word_exists(page):
-    own, shared = words_of(page)["en"], words_of("shared")["en"]
+    own, shared = words_of(page)["en"], words_of("parts")["en"]
     assert own.keys() & shared.keys() == set()
     whole, begun = keys_in(scripts(page))
     used = {key for key in own if key in whole or key.startswith(begun)}
@@ -61,9 +61,9 @@ def test_every_word_of_a_page_is_used_and_every_used_word_exists(page):
 
 
 def test_the_shared_words_are_used():
-    whole, _ = keys_in([text for folder in ("shared", *PAGES) for text in scripts(folder)])
-    texts = "".join(text for folder in ("shared", *PAGES) for text in scripts(folder))
-    assert {key for key in words_of("shared")["en"] if key not in whole and f'"{key}"' not in texts} == set()
+    whole, _ = keys_in([text for folder in ("parts", *PAGES) for text in scripts(folder)])
+    texts = "".join(text for folder in ("parts", *PAGES) for text in scripts(folder))
+    assert {key for key in words_of("parts")["en"] if key not in whole and f'"{key}"' not in texts} == set()
 
 
 def test_the_chinese_of_a_page_is_chinese():

@@ -270,7 +270,7 @@ def _serve(world):
 # ------------------------------------------------------------------------------ pages of commands
 
 
-FILES = ("/", "/static/shared/access.js", "/missing")
+FILES = ("/", "/static/parts/access.js", "/missing")
 OF_A_JOB = ("/accounts", "/accounts?state=failed", "/accounts?after=x")
 OF_A_RECEIVER = (
     *(f"/{path}?kind={kind}" for path in ("letters", "reasons") for kind in ("dead", "quarantine", "none")),

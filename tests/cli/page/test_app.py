@@ -99,12 +99,12 @@ async def test_with_the_token_it_answers(http):
 
 async def test_the_files_are_the_same_for_everyone_and_have_no_token(http):
     index = await http.get("/")
-    script = await http.get("/static/shared/access.js")
+    script = await http.get("/static/parts/access.js")
     assert (index.status_code, script.status_code) == (200, 200)
     assert TOKEN not in index.text + script.text
 
 
-@pytest.mark.parametrize("path", ["/", "/static/shared/page.css", "/echo", "/missing", "/parts", "/static/../app.py"])
+@pytest.mark.parametrize("path", ["/", "/static/parts/page.css", "/echo", "/missing", "/parts", "/static/../app.py"])
 async def test_every_answer_has_the_headers_that_keep_the_page_to_itself(http, path):
     for headers in ({}, RIGHT, RIGHT | {"host": "evil.example"}):
         found = (await http.get(path, headers=headers)).headers

@@ -1,15 +1,15 @@
 // The page of a receiver: what comes in, what waits, and the dead letters and the quarantine of its inbox.
 
-import {authorizedSource, takeToken} from "../shared/access.js";
-import {chart} from "../shared/chart.js";
-import {confirmed, openDialog} from "../shared/dialog.js";
-import {fill, h, shown} from "../shared/dom.js";
-import {liveList} from "../shared/list.js";
-import {notices, notify, warn} from "../shared/notice.js";
-import {ask} from "../shared/request.js";
-import {watch} from "../shared/stream.js";
-import {tabs} from "../shared/tabs.js";
-import {speech} from "../shared/words.js";
+import {authorizedSource, takeToken} from "../parts/access.js";
+import {chart} from "../parts/chart.js";
+import {confirmed, openDialog} from "../parts/dialog.js";
+import {fill, h, shown} from "../parts/dom.js";
+import {liveList} from "../parts/list.js";
+import {notices, notify, warn} from "../parts/notice.js";
+import {ask} from "../parts/request.js";
+import {watch} from "../parts/stream.js";
+import {tabs} from "../parts/tabs.js";
+import {speech} from "../parts/words.js";
 import {words} from "./words.js";
 
 const {t, has, number, duration, time, dateTime} = speech(words);
@@ -402,7 +402,7 @@ function begin() {
         h(
             "header",
             {class: "top-bar"},
-            h("div", {class: "bar"}, h("div", {class: "brand"}, h("img", {src: "static/shared/icon.svg", alt: ""}), h("h1", {}, "rbim callback serve")), phase, inbox, h("span", {class: "spring"}), live),
+            h("div", {class: "bar"}, h("div", {class: "brand"}, h("img", {src: "static/parts/icon.svg", alt: ""}), h("h1", {}, "rbim callback serve")), phase, inbox, h("span", {class: "spring"}), live),
             panel.bar,
         ),
         h("main", {}, panel.panels),

@@ -1,10 +1,10 @@
 // Accounts: in how many groups each is, whether it has logged in, and first logins.
 
-import {form} from "../shared/form.js";
-import {h, shown} from "../shared/dom.js";
-import {notify} from "../shared/notice.js";
-import {ask} from "../shared/request.js";
-import {dataTable} from "../shared/table.js";
+import {form} from "../parts/form.js";
+import {h, shown} from "../parts/dom.js";
+import {notify} from "../parts/notice.js";
+import {ask} from "../parts/request.js";
+import {dataTable} from "../parts/table.js";
 
 export function accountsView(page) {
     const {t, number} = page;

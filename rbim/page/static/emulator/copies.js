@@ -1,11 +1,11 @@
 // Message copies: their target, messages to send by hand, and every delivery with its attempts.
 
-import {openDialog} from "../shared/dialog.js";
-import {fill, h, shown} from "../shared/dom.js";
-import {form} from "../shared/form.js";
-import {notify} from "../shared/notice.js";
-import {ask} from "../shared/request.js";
-import {dataTable} from "../shared/table.js";
+import {openDialog} from "../parts/dialog.js";
+import {fill, h, shown} from "../parts/dom.js";
+import {form} from "../parts/form.js";
+import {notify} from "../parts/notice.js";
+import {ask} from "../parts/request.js";
+import {dataTable} from "../parts/table.js";
 import {pretty} from "./requests.js";
 
 const NOTICES = [

@@ -1,10 +1,10 @@
 // Faults of requests and of copies: ready-made ones, one's own, the plan with its counts; and outages.
 
-import {h, shown} from "../shared/dom.js";
-import {form} from "../shared/form.js";
-import {notify} from "../shared/notice.js";
-import {ask} from "../shared/request.js";
-import {dataTable} from "../shared/table.js";
+import {h, shown} from "../parts/dom.js";
+import {form} from "../parts/form.js";
+import {notify} from "../parts/notice.js";
+import {ask} from "../parts/request.js";
+import {dataTable} from "../parts/table.js";
 
 const OPERATIONS = [
     "CreateGroup", "ModifyGroup", "DeleteGroup", "SearchPublicGroups", "QueryGroupDetail", "JoinGroup", "InviteJoinGroup",

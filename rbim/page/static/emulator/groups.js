@@ -1,10 +1,10 @@
 // Groups: the newest, or those that are searched; each with its members, who waits to join, and what may be done for them.
 
-import {openDialog} from "../shared/dialog.js";
-import {fill, h, shown} from "../shared/dom.js";
-import {notify} from "../shared/notice.js";
-import {ask} from "../shared/request.js";
-import {dataTable} from "../shared/table.js";
+import {openDialog} from "../parts/dialog.js";
+import {fill, h, shown} from "../parts/dom.js";
+import {notify} from "../parts/notice.js";
+import {ask} from "../parts/request.js";
+import {dataTable} from "../parts/table.js";
 
 const MEMBERS = 200; // shown of a group
 

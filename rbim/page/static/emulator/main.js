@@ -1,11 +1,11 @@
 // The emulator's page: what is pushed goes to the views, and the view that is open asks for the rest.
 
-import {fill, h} from "../shared/dom.js";
-import {copyButton} from "../shared/copy.js";
-import {notices, warn} from "../shared/notice.js";
-import {watch} from "../shared/stream.js";
-import {tabs} from "../shared/tabs.js";
-import {speech} from "../shared/words.js";
+import {fill, h} from "../parts/dom.js";
+import {copyButton} from "../parts/copy.js";
+import {notices, warn} from "../parts/notice.js";
+import {watch} from "../parts/stream.js";
+import {tabs} from "../parts/tabs.js";
+import {speech} from "../parts/words.js";
 import {accountsView} from "./accounts.js";
 import {copiesView} from "./copies.js";
 import {faultsView} from "./faults.js";
@@ -14,7 +14,7 @@ import {requestsView} from "./requests.js";
 import {settingsView} from "./settings.js";
 import {tasksView} from "./tasks.js";
 import {words} from "./words.js";
-import {ask} from "../shared/request.js";
+import {ask} from "../parts/request.js";
 
 const PAUSE = 500; // milliseconds between two refreshes of a view
 const SLOW = 5000; // and without a known change: what Python code changes directly is not pushed
@@ -70,7 +70,7 @@ document.body.append(
         h(
             "div",
             {class: "bar"},
-            h("div", {class: "brand"}, h("img", {src: "static/shared/icon.svg", alt: "", width: 26, height: 26}), h("h1", {}, t("title"))),
+            h("div", {class: "brand"}, h("img", {src: "static/parts/icon.svg", alt: "", width: 26, height: 26}), h("h1", {}, t("title"))),
             state,
             h("span", {class: "spring"}),
             clock,

@@ -1,12 +1,12 @@
 // The live list of requests, the rates of the last two minutes, and one request with everything that was sent and answered.
 
-import {chart} from "../shared/chart.js";
-import {copyButton} from "../shared/copy.js";
-import {openDialog} from "../shared/dialog.js";
-import {fill, h, shown} from "../shared/dom.js";
-import {liveList} from "../shared/list.js";
-import {warn} from "../shared/notice.js";
-import {ask} from "../shared/request.js";
+import {chart} from "../parts/chart.js";
+import {copyButton} from "../parts/copy.js";
+import {openDialog} from "../parts/dialog.js";
+import {fill, h, shown} from "../parts/dom.js";
+import {liveList} from "../parts/list.js";
+import {warn} from "../parts/notice.js";
+import {ask} from "../parts/request.js";
 
 const SUCCESS = "000000";
 const SLOW = ["delay", "body_time", "retry_after"]; // faults with which the client still gets the platform's answer

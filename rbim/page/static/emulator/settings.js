@@ -1,11 +1,11 @@
 // The emulator as a whole: its clock, its state as a file, and a fresh start.
 
-import {confirmed} from "../shared/dialog.js";
-import {h} from "../shared/dom.js";
-import {chosenFile, download} from "../shared/download.js";
-import {form} from "../shared/form.js";
-import {notify, warn} from "../shared/notice.js";
-import {ask} from "../shared/request.js";
+import {confirmed} from "../parts/dialog.js";
+import {h} from "../parts/dom.js";
+import {chosenFile, download} from "../parts/download.js";
+import {form} from "../parts/form.js";
+import {notify, warn} from "../parts/notice.js";
+import {ask} from "../parts/request.js";
 
 const STEPS = {"1 s": 1, "1 min": 60, "1 h": 3600, "1 d": 86400};
 

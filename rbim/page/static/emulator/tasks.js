@@ -1,8 +1,8 @@
 // Call tasks: the newest, with whether each may call now.
 
-import {h, shown} from "../shared/dom.js";
-import {ask} from "../shared/request.js";
-import {dataTable} from "../shared/table.js";
+import {h, shown} from "../parts/dom.js";
+import {ask} from "../parts/request.js";
+import {dataTable} from "../parts/table.js";
 
 export function tasksView(page) {
     const {t, number} = page;

@@ -1,14 +1,14 @@
 // The page of a job that runs: how far it is, how fast and why, the reasons, and the accounts.
 
-import {authorizedSource, takeToken} from "../shared/access.js";
-import {chart} from "../shared/chart.js";
-import {copyButton} from "../shared/copy.js";
-import {fill, h, shown, svg} from "../shared/dom.js";
-import {notices, warn} from "../shared/notice.js";
-import {ask} from "../shared/request.js";
-import {watch} from "../shared/stream.js";
-import {tabs} from "../shared/tabs.js";
-import {speech} from "../shared/words.js";
+import {authorizedSource, takeToken} from "../parts/access.js";
+import {chart} from "../parts/chart.js";
+import {copyButton} from "../parts/copy.js";
+import {fill, h, shown, svg} from "../parts/dom.js";
+import {notices, warn} from "../parts/notice.js";
+import {ask} from "../parts/request.js";
+import {watch} from "../parts/stream.js";
+import {tabs} from "../parts/tabs.js";
+import {speech} from "../parts/words.js";
 import {words} from "./words.js";
 
 const {t, has, number, duration, dateTime} = speech(words);
@@ -484,7 +484,7 @@ function begin() {
         h(
             "header",
             {class: "top-bar"},
-            h("div", {class: "bar"}, h("div", {class: "brand"}, h("img", {src: "static/shared/icon.svg", alt: ""}), title), phase, source, h("span", {class: "spring"}), live),
+            h("div", {class: "bar"}, h("div", {class: "brand"}, h("img", {src: "static/parts/icon.svg", alt: ""}), title), phase, source, h("span", {class: "spring"}), live),
             panel.bar,
         ),
         h("main", {}, panel.panels),
