@@ -113,5 +113,5 @@ _EMPTY = blake2b(digest_size=16)
 
 def _digest(text: str) -> str:
     digest = _EMPTY.copy()  # twice as fast as a new one
-    digest.update(text.encode())
+    digest.update(text.encode("utf-8", "surrogatepass"))  # a message of another program may have lone surrogates
     return digest.hexdigest()

@@ -234,11 +234,9 @@ INVALID = (KeyError, TypeError, ValueError, OverflowError, RecursionError, zlib.
 
 
 def _require(*texts: object, numbers: tuple[object, ...]) -> None:
-    """Raise TypeError or UnicodeEncodeError unless all are texts that have bytes, and whole numbers from 0 on."""
+    """Raise TypeError unless all are texts, and whole numbers from 0 on."""
     if not all(isinstance(each, str) for each in texts) or not all(type(each) is int and each >= 0 for each in numbers):
         raise TypeError
-    for each in texts:
-        str(each).encode()  # a lone surrogate has none
 
 
 def _unpacked(packed: bytes) -> bytes:
