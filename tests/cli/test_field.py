@@ -195,17 +195,6 @@ def test_other_commands_have_fields_too(platform, cli, tmp_path):
     assert cli("invite", "rows.csv", "--dry-run", "--field", ".usable") == (Exit.DONE, "1\n", "")
 
 
-def test_a_job_has_run_before_a_wrong_field_of_its_report_is_seen(platform, cli, tmp_path):
-    """Its report is in the journal; the exit code says that the command line was wrong."""
-    group = cli("groups", "create", "--name", "产品", "--type", "vip", "--field", ".group_id")[1].strip()
-    (tmp_path / "rows.csv").write_text(f"group,account\n{group},1\n", encoding="utf-8")
-    code, out, err = cli("invite", "rows.csv", "--quiet", "--field", ".acounts")
-    assert (code, out) == (Exit.USAGE, "")
-    assert "--field: there is no .acounts: the fields are .accounts" in err
-    assert "1" in platform.state.groups[group].members
-    assert cli("job", "report", "rows.csv.invite.journal", "--field", ".accounts.invited") == (Exit.DONE, "1\n", "")
-
-
 def test_a_command_without_json_has_no_fields(cli):
     code, out, err = cli("completion", "bash", "--field", ".x")
     assert (code, out) == (Exit.USAGE, "")

@@ -31,7 +31,7 @@ SEEDS = {
 TRACED = {
     "job": "1,6,16,21",
     "inbox": "16,23,24,62",
-    "service": "1-20,71,110,200,228,240,415,925,985,1016",
+    "service": "1,3,6,29",
     "jetstream_job": "2,4",
     "jetstream_inbox": "1,4",
     "trio_inbox": "2,3",

@@ -330,9 +330,10 @@ async def _until_stopped(options: ServeOptions, serving: _Serving, log: RateLimi
     def stop() -> None:
         server.should_exit = True  # uvicorn checks it ten times a second
 
+    url = "" if serving.page is None else _url(options, bound)
     with bound, stopped_by_signals(stop):
         try:
-            async with serving.receiving(_url(options, bound), log):
+            async with serving.receiving(url, log):
                 await server.serve(sockets=[bound])
         except sqlite3.Error as error:
             log.log_text(f"{options.inbox}: {error}", CRITICAL)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rbim.emulator.request_log import RecordedRequest, RequestLog
     from rbim.page.events import Stream
 
-__all__ = ["Console"]
+__all__ = ["Console", "RequestStream"]
 
 KEPT = 400  # requests that are pushed at once: up to 2,000 per second without a gap
 LONGEST = 160  # characters of a value in the list

@@ -35,10 +35,8 @@ GET    /_emulator/groups/{group_id}    return one group with its members, their 
 GET    /_emulator/groups/with/{text}   list the newest groups, at most 200, whose id or name contains a text
 GET    /_emulator/accounts             list accounts, at most 200, with their groups and whether they have logged in
 GET    /_emulator/tasks/newest         list the newest call tasks, at most 200, with whether each may call now
-POST   /_emulator/faults               add one fault; the counts of the others go on
 GET    /_emulator/faults/counts        return for each fault how many requests matched it, and how many it happened to
 DELETE /_emulator/faults/{number}      remove one fault, by its number from 1; the counts of the others go on
-POST   /_emulator/copy-faults          add one fault of copies; the counts of the others go on
 GET    /_emulator/copy-faults/counts   return the same of each fault of copies, by messages
 DELETE /_emulator/copy-faults/{number} remove one fault of copies, by its number from 1; the counts of the others go on
 GET    /_emulator/messages             list the latest copied messages, at most 200, each with its attempts

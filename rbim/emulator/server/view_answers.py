@@ -4,12 +4,21 @@ from typing import Annotated, Any, TypedDict
 
 __all__ = [
     "AccountList",
+    "Content",
     "DeliveredAgain",
+    "Exchange",
     "FaultCounts",
     "GroupList",
+    "GroupSummary",
     "MessageList",
+    "ShownAccount",
+    "ShownAnswer",
+    "ShownAttempt",
     "ShownGroup",
+    "ShownMember",
+    "ShownMessage",
     "ShownRequest",
+    "ShownTask",
     "TaskList",
 ]
 

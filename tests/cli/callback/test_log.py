@@ -103,7 +103,7 @@ def test_a_record_without_a_text_is_counted(capsys):
 
 def test_a_listener_waits_for_nobody(monkeypatch):
     """Neither the one who has something written, nor the end."""
-    monkeypatch.setattr("rbim.cli.callback.log.FLUSH_TIMEOUT", 0.01)
+    monkeypatch.setattr("rbim.cli.background_writer.FLUSH_TIMEOUT", 0.01)
     reading, writing = os.pipe()
     lines, (first, second, third) = SimpleQueue(), (Line("\udcff" + "x" * 500_000) for _ in range(3))
     with open(writing, "w", encoding="utf-8") as stream:  # noqa: PTH123  # a descriptor

@@ -327,7 +327,7 @@ def test_it_stops_though_nobody_reads_what_it_prints(tmp_path, cli, monkeypatch)
     inbox, stdout = tmp_path / "events.db", Stuck()
     monkeypatch.setattr(sys, "stdout", stdout)
     monkeypatch.setattr("rbim.cli.callback.serve.DRAIN_TIMEOUT", 0.05)
-    monkeypatch.setattr("rbim.cli.callback.log.FLUSH_TIMEOUT", 0.01)
+    monkeypatch.setattr("rbim.cli.background_writer.FLUSH_TIMEOUT", 0.01)
     began = time.monotonic()
     code, _, err = cli("serve", "--inbox", inbox, "--port", "0", "--print")
     assert time.monotonic() - began < 6

@@ -12,9 +12,11 @@ from rbim import CreateGroup, Credentials, Dialect, GroupType, InviteJoinGroup, 
 from rbim.clock import SystemClock
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.server.commands import ControlContext
+from rbim.emulator.server.console import Console
 from rbim.emulator.server.control import Commands
 from rbim.emulator.server.guarded import GuardedApp, guard_of
 from rbim.emulator.server.listener import Listener
+from rbim.emulator.server.own_headers import OwnHeaders
 from rbim.emulator.server.protocol import Protocol
 from rbim.wire.codec import Codec
 from tests.fuzz.broken import Broken, require
@@ -156,7 +158,8 @@ def check(data: bytes) -> None:
         _errors.append(Errors("uvicorn.error", "asyncio", "rbim"))
     emulator, methods = _emulator(), list[str]()
     context = ControlContext(emulator, None, sign_copies=False, remote_copies=False)
-    guarded = GuardedApp(Commands(context, emulator.asgi), guard_of(()))
+    guarded = GuardedApp(Commands(context, Console(context), emulator.asgi), guard_of(()))
+    headers = OwnHeaders(emulator.clock)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         methods.append(scope["method"])
@@ -167,8 +170,8 @@ def check(data: bytes) -> None:
     size, half_close = (data[0] & 0x7F) * 2, bool(data[0] & 0x80)
 
     async def run() -> Any:
-        listener = Listener(app)
-        protocol = Protocol(listener._config, listener._state, lambda: True)
+        listener = Listener(app, headers)
+        protocol = Protocol(listener._config, listener._state, lambda: True, headers)
         return await talk(protocol, listener.tasks, pieces(message, size), half_close=half_close, turns=600)
 
     _errors[0].clear()

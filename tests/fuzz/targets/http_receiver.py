@@ -138,7 +138,7 @@ class _Setup:
         logging.getLogger("uvicorn").addHandler(self.handler)
         logging.getLogger("rbim").addHandler(self.handler)
         self.errors = Errors("uvicorn.error", "asyncio", "rbim")
-        self.app = _AtPath(options, receiver, None, self.handler)
+        self.app = _AtPath(options, receiver.asgi, None, self.handler)
         self.methods: list[str] = []
         self.config = _config(options, self)  # type: ignore[arg-type]
         self.table = ConnectionTable(100)
