@@ -230,6 +230,7 @@ async def test_a_group_shows_its_members_with_their_roles(emulator, server, open
     await expect(rows(panel)).to_contain_text("3 / 500")
     await rows(panel).get_by_role("button").click()
     members = window.get_by_role("dialog").get_by_role("table", name="Members: 3")
+    await expect(members.locator("tbody tr")).to_have_count(3)
     assert await members.locator("tbody tr").all_inner_texts() == ["admin\tcreator", "1001\tmember", "1002\tmember"]
 
 

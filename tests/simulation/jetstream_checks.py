@@ -104,7 +104,9 @@ def _check_message(inbox: JetStreamInboxScenario, message: Message, *, kept: boo
         return
     world.check("what is acknowledged is handled", message.ended or dead, lambda: f"dead {dead}: {message}")
     unfinished = len(message.begun) - inbox.finished[message.text]  # of workers that died, or were taken for dead
-    guilty = message.handler in {"poison", "kills"} or unfinished >= LONE_DEATHS
+    # a handler that fails twice is frozen for longer than its time-out in its last attempt: that counts, too
+    frozen = world.happened["freeze"] and message.handler.startswith("fails") and len(message.begun) >= inbox.sizes.attempts
+    guilty = message.handler in {"poison", "kills"} or unfinished >= LONE_DEATHS or frozen
     world.check("innocents are never buried", not dead or guilty, message.__str__)
     if message.handler in {"poison", "kills"}:
         world.check("what always fails is buried", dead, message.__str__)

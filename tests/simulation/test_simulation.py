@@ -23,7 +23,7 @@ SEEDS = {
     "inbox": "1-20,33,53,56,85",
     "service": "1-20,71,110,200,228,240,415,925,985,1016",
     "jetstream_job": "1-8,13,260,993",
-    "jetstream_inbox": "1,2,4,6-8,10,84,271,477",
+    "jetstream_inbox": "1,2,4,6-8,10,84,271,477,751",
     "trio_inbox": "1-6",
 }
 """The seeds of every day: some, and every one that ever failed. Those of the inbox meet every situation."""
