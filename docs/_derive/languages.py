@@ -101,6 +101,6 @@ def _across(app: Sphinx, page: nodes.document) -> None:
 
 def _is_page(target: Path) -> bool:
     """Return whether a file without its suffix is a page of one of the sites."""
-    if not target.is_relative_to(DOCS) or target.name.endswith(".zh") or target.is_relative_to(DOCS / "examples"):
+    if not target.is_relative_to(DOCS) or target.name.endswith(".zh") or DOCS / "examples" in target.parents:
         return False
     return any(target.with_name(f"{target.name}{suffix}").is_file() for suffix in (".md", ".rst"))

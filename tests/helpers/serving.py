@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+import uvicorn.lifespan.off  # a server's thread would import them later, perhaps when a test hides uvicorn
+import uvicorn.protocols.http.auto
 
 from rbim.emulator import Emulator
 from rbim.emulator.server.server import serve

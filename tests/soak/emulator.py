@@ -57,17 +57,25 @@ COPIES = 0.2  # messages for each request
 DRAINED = 30.0  # seconds for the last messages
 
 
+class _Counted:
+    """The emulator's application, which counts what it answers."""
+
+    def __init__(self, app: Any, probe: Probe) -> None:
+        self._app, self._probe = app, probe
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._app, name)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self._probe.work()
+        await self._app(scope, receive, send)
+
+
 async def subject(probe: Probe) -> None:
     """Serve until the end; a server lives for ``life`` seconds."""
     emulator = Emulator(seed=4)
     emulator.requests.limit = emulator.deliveries.limit = KEPT
-    answer = emulator.asgi
-
-    async def counted(scope: Any, receive: Any, send: Any) -> None:
-        probe.work()
-        await answer(scope, receive, send)
-
-    emulator.asgi = counted  # type: ignore[assignment]
+    emulator.asgi = _Counted(emulator.asgi, probe)  # type: ignore[assignment]
     port = control = 0
     async with probe.running(), aclosing(probe.lives(repeat(None))) as lives:
         async for _ in lives:

@@ -443,9 +443,9 @@ def test_a_dry_run_has_no_page(cli, group):
     "words", [("invite", "members.csv"), ("remove", "members.csv", "--yes"), ("job", "retry", "x.journal")]
 )
 def test_without_uvicorn_the_command_says_what_to_install_and_sends_nothing(platform, cli, group, monkeypatch, words):
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
     write_csv("members.csv", rows_of(group))
     platform.requests.clear()
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
     code, _, err = cli(*words, "--page")
     assert code == JobExit.USAGE
     assert err == 'rbim: this command needs uvicorn; install it with: python -m pip install "rbim[server]"\n'
