@@ -66,7 +66,7 @@ class Probe:
         """Count one request; a leak that is planted grows here."""
         self.counts["requests"] += 1
         if self.plan.plant == "memory":
-            self._leak.append(bytes(1024))
+            self._leak.append(bytes(4096))
         elif self.plan.plant == "descriptors" and self.counts["requests"] % 10 == 0:
             self._leak.append(os.open(os.devnull, os.O_RDONLY))
 
