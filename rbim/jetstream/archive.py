@@ -39,7 +39,7 @@ class History:
 
     async def counts(self) -> Counts:
         """Return the numbers of events. The time grows with the number of partitions and of dead letters."""
-        jetstream, subjects = await self._streams.jetstream(), self._streams.subjects
+        jetstream, subjects = await self._streams.at_hand(), self._streams.subjects
         info = await jetstream.stream_info(subjects.events, subjects_filter=">")
         per_subject: dict[str, int] = info.state.subjects or {}
         events: Counter[int] = Counter()
@@ -63,7 +63,7 @@ class History:
 
     async def _record(self, partition: int) -> Record:
         """Return a partition's record, from the leader: another server may still have an older one."""
-        jetstream, subjects = await self._streams.jetstream(), self._streams.subjects
+        jetstream, subjects = await self._streams.at_hand(), self._streams.subjects
         try:
             message = await jetstream.get_last_msg(f"KV_{subjects.state}", subjects.record(key_of(partition)))
         except NotFoundError:
@@ -72,7 +72,7 @@ class History:
 
     async def _waiting(self, partition: int) -> int:
         """Return the number of a partition's waiting events: nearly always 0, which needs no consumer to be counted."""
-        record, jetstream, subjects = await self._record(partition), await self._streams.jetstream(), self._streams.subjects
+        record, jetstream, subjects = await self._record(partition), await self._streams.at_hand(), self._streams.subjects
         try:
             last = await jetstream.get_last_msg(subjects.events, subjects.of_partition(partition))
         except NotFoundError:
@@ -99,7 +99,7 @@ class History:
 
     async def _oldest(self, partition: int) -> float:
         """Return the epoch time at which a partition's oldest waiting event was received; infinity without one."""
-        record, jetstream, subjects = await self._record(partition), await self._streams.jetstream(), self._streams.subjects
+        record, jetstream, subjects = await self._record(partition), await self._streams.at_hand(), self._streams.subjects
         at = record.floor + 1
         while True:
             try:
@@ -146,7 +146,7 @@ class History:
         """Yield the handled events that are wanted: each by its last message, if that is settled and no dead letter."""
         if wanted.dead_only:
             return
-        jetstream, subjects = await self._streams.jetstream(), self._streams.subjects
+        jetstream, subjects = await self._streams.at_hand(), self._streams.subjects
         last = (await jetstream.stream_info(subjects.events)).state.last_seq
         dead = set(await self._letters.numbers())
         latest: dict[int, int] = {}
@@ -176,7 +176,7 @@ class History:
 
     async def _messages(self, subject: str, last: int) -> AsyncIterator[tuple[Stored, int]]:
         """Yield the events of a subject up to a sequence, with their partitions."""
-        jetstream, stream = await self._streams.jetstream(), self._streams.subjects.events
+        jetstream, stream = await self._streams.at_hand(), self._streams.subjects.events
         async with Reader(self._streams.connection.client, jetstream, stream, subject, 1) as reader:
             left = reader.pending
             while left:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import wraps
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from anyio import CancelScope
 
 from rbim._support.event_loops import backend
 from rbim._support.text import one_line
 from rbim.errors import InvalidRequest
-from rbim.jetstream.nats_py import Client, close, connect, jetstream_of
+from rbim.jetstream.nats_py import Client, NatsError, close, connect, jetstream_of
 from rbim.jetstream.publisher import Publisher
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from rbim.jetstream.nats_py import JetStreamContext
     from rbim.jetstream.settings import NatsSettings
 
-__all__ = ["REQUEST_TIMEOUT", "Connection", "EngineAway", "ended", "finished"]
+__all__ = ["REQUEST_TIMEOUT", "Connection", "EngineAway", "answered", "ended", "finished"]
 
 # Theory of operation: the state of a connection.
 #
@@ -51,6 +52,7 @@ REQUEST_TIMEOUT = 2.0
 """Seconds for which a request waits for its answer."""
 
 CONNECT_TIMEOUT = 2  # seconds for one server
+AT_HAND = 5.0  # seconds: a cluster has a new leader by then
 CANCEL_AGAIN = 0.1  # seconds
 RECONNECT_WAIT = 0.2  # seconds between two attempts with the same server
 PING_EVERY, PINGS = 5, 2  # a server that answers none for 10 to 15 seconds is left
@@ -60,10 +62,27 @@ LAST_WAIT = 2.0  # seconds for closing
 MOST_OF_CAUSE = 200  # characters
 
 logger = getLogger("rbim.jetstream")
+Method = TypeVar("Method", bound="Callable[..., Awaitable[object]]")
 
 
 class EngineAway(ConnectionError):
     """No server is connected, or none has answered; the message has the last cause."""
+
+
+def answered(method: Method) -> Method:
+    """Return a method that raises EngineAway where servers answer with an error, or not at all."""
+
+    @wraps(method)
+    async def asked(*args: Any, **kwargs: Any) -> object:
+        try:
+            return await method(*args, **kwargs)
+        except EngineAway:
+            raise
+        except (NatsError, TimeoutError) as error:
+            cause = f"{type(error).__name__}: {error}".removesuffix(": ")
+            raise EngineAway(f"the servers did not do it ({one_line(cause, MOST_OF_CAUSE)})") from error
+
+    return cast("Method", asked)
 
 
 class Connection:
@@ -183,6 +202,17 @@ class Connection:
                 raise self._refused
             await self._settled.wait()
         return self._jetstream
+
+    async def at_hand(self) -> JetStreamContext:
+        """Return the JetStream context for a question of people, who would rather know than wait.
+
+        Raises EngineAway if it is not ready within five seconds, and what :meth:`jetstream` raises.
+        """
+        try:
+            async with asyncio.timeout(AT_HAND):
+                return await self.jetstream()
+        except TimeoutError:
+            return self.require()
 
     async def publisher(self) -> Publisher:
         """Return the publisher of the client as soon as it is ready. Raises what :meth:`jetstream` raises."""

@@ -20,6 +20,7 @@ from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
 from rbim.jetstream.archive import History
 from rbim.jetstream.backlog import JetStreamBacklog
+from rbim.jetstream.connection import answered
 from rbim.jetstream.letters import Letters, publish
 from rbim.jetstream.messages import OURS, Subjects, headers_of, message_id, stored
 from rbim.jetstream.nats_py import NotFoundError, parts
@@ -90,8 +91,9 @@ class JetStreamInbox:
 
     Entering does not need the network: it connects in the background, again and again, and :meth:`accept` waits. Raises
     InvalidRequest on trio, and if there is another inbox of this name on the servers: of other partitions, another retention
-    or another version. If that is found out later, every method raises it. Except for :meth:`backlog`, its methods are for
-    the event loop that entered it.
+    or another version. If that is found out later, every method raises it. The methods for people, such as :meth:`counts`
+    and :meth:`requeue`, raise ConnectionError if no server can be reached for five seconds, or none does what is asked; part
+    of it may be done then. Except for :meth:`backlog`, its methods are for the event loop that entered it.
     """
 
     servers: tuple[str, ...] = field(converter=addresses)
@@ -242,6 +244,7 @@ class JetStreamInbox:
     def _letters(self) -> Letters:
         return Letters(self._open)
 
+    @answered
     async def counts(self) -> Counts:
         """Return the numbers of waiting, done, dead and quarantined events. It asks the servers about every partition.
 
@@ -249,6 +252,7 @@ class JetStreamInbox:
         """
         return await History(self._open, self._letters).counts()
 
+    @answered
     async def lag(self) -> float:
         """Return the age of the oldest waiting event in seconds; 0 if none waits.
 
@@ -256,6 +260,7 @@ class JetStreamInbox:
         """
         return await History(self._open, self._letters).lag(self.clock.now().timestamp())
 
+    @answered
     async def dead_letters(
         self,
         limit: int = 100,
@@ -274,6 +279,7 @@ class JetStreamInbox:
         wanted = event_filter(since, kind, conversation)
         return await self._letters.shown(wanted, *page(limit, after), quarantined=False)
 
+    @answered
     async def quarantined(
         self,
         limit: int = 100,
@@ -287,10 +293,12 @@ class JetStreamInbox:
         wanted = event_filter(since, kind, conversation)
         return await self._letters.shown(wanted, *page(limit, after), quarantined=True)
 
+    @answered
     async def event(self, number: int) -> DeadLetter | None:
         """Return a dead letter or an event in quarantine; None if there is none with this number."""
         return await self._letters.get(number) if numbers_of([number]) else None
 
+    @answered
     async def requeue(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
         """Make dead letters, and events in quarantine that can be read now, wait again; return their number.
 
@@ -300,6 +308,7 @@ class JetStreamInbox:
         """
         return await self._letters.requeue(numbers_of(numbers), dead=dead, quarantined=quarantined)
 
+    @answered
     async def discard(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
         """Delete dead letters and events in quarantine; return their number. A resend would be accepted as a new event.
 
@@ -307,6 +316,7 @@ class JetStreamInbox:
         """
         return await self._letters.discard(numbers_of(numbers), dead=dead, quarantined=quarantined)
 
+    @answered
     async def purge(self, *, dead: bool = True, quarantined: bool = True, before: datetime | None = None) -> int:
         """Delete all dead letters and events in quarantine, or one kind of them; return their number.
 
@@ -316,6 +326,7 @@ class JetStreamInbox:
         limit = inf if before is None else epoch(before, "before")
         return await self._letters.purge(dead=dead, quarantined=quarantined, before=limit)
 
+    @answered
     async def replay(
         self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
     ) -> int:
@@ -329,6 +340,7 @@ class JetStreamInbox:
         """
         return await History(self._open, self._letters).replay(event_filter(since, kind, dead_only=dead_only))
 
+    @answered
     async def replayable(
         self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
     ) -> dict[str, int]:

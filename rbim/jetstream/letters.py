@@ -97,7 +97,7 @@ class Letters:
     async def _subjects(self) -> list[str]:
         stream, found = self._streams.subjects.dead, dict[str, int]()
         while True:
-            await self._streams.jetstream()
+            await self._streams.at_hand()
             request = {"subjects_filter": ">", "offset": len(found)}
             answer = await self._streams.connection.client.request(
                 f"$JS.API.STREAM.INFO.{stream}", json.dumps(request).encode(), timeout=2
@@ -124,7 +124,7 @@ class Letters:
         for at in range(0, len(numbers), AT_ONCE):
             for letter in await self._found(numbers[at : at + AT_ONCE]):
                 yield letter
-        jetstream, subjects = await self._streams.jetstream(), self._streams.subjects
+        jetstream, subjects = await self._streams.at_hand(), self._streams.subjects
         while quarantined:
             try:
                 message = await jetstream.get_msg(
@@ -150,7 +150,7 @@ class Letters:
         return found
 
     async def _letter(self, number: int) -> Letter | None:
-        jetstream, subjects = await self._streams.jetstream(), self._streams.subjects
+        jetstream, subjects = await self._streams.at_hand(), self._streams.subjects
         if number < 1:
             return None
         try:
@@ -221,7 +221,7 @@ class Letters:
 
     async def _delete(self, stream: str, sequence: int) -> bool:
         """Delete a message; return False if there is none."""
-        jetstream = await self._streams.jetstream()
+        jetstream = await self._streams.at_hand()
         try:
             return await jetstream.delete_msg(stream, sequence)
         except APIError as error:

@@ -63,6 +63,10 @@ class Streams:
         """Return the JetStream context as soon as it is ready."""
         return await self.connection.jetstream()
 
+    async def at_hand(self) -> JetStreamContext:
+        """Return the JetStream context for a question of people. Raises EngineAway if it is not ready within 5 seconds."""
+        return await self.connection.at_hand()
+
     async def bucket(self) -> KeyValue:
         """Return the bucket of the records as soon as it is ready."""
         await self.connection.jetstream()

@@ -28,8 +28,9 @@ async def fill(inbox, errors, quarantined=0):
         await inbox.accept(accepted(f"dead{number}", to=f"g{number}"))
     async with inbox.backlog() as backlog:
         for error in errors:
-            (claim,) = await backlog.claim(1)
-            await backlog.dead_letter(claim, error=TRACE.format(error), more=0)
+            while not (claims := await backlog.claim(1)):
+                await backlog.wait()
+            await backlog.dead_letter(claims[0], error=TRACE.format(error), more=0)
     for number in range(quarantined):
         await inbox.accept(accepted(f"other{number}", fromAccount="other-app#1"))
 

@@ -237,7 +237,10 @@ class Inbox(Sink, Protocol):
 
 
 class Archive(Protocol):
-    """An inbox's events for people: how many there are, and what to do with dead letters and events in quarantine."""
+    """An inbox's events for people: how many there are, and what to do with dead letters and events in quarantine.
+
+    An inbox on servers that cannot be reached raises ConnectionError.
+    """
 
     async def counts(self) -> Counts:
         """Return the numbers of waiting, done, dead and quarantined events."""

@@ -133,16 +133,16 @@ class CallbackPage:
     async def _ask(self) -> None:
         """Ask the inbox for its numbers, while someone watches."""
         while True:
-            began = self.monotonic()
+            began, pause = self.monotonic(), SHORTEST_PAUSE
             if self._feed.watchers:
                 try:
                     counts, lag = await self.archive.counts(), round(await self.archive.lag(), 1)
                     self._levels.update(counts=asdict(counts), waiting=counts.waiting, lag=lag, problem="")
+                    pause = max(pause, (SHARE - 1) * (self.monotonic() - began))
                 except UNREADABLE as error:
                     problem = f"{type(error).__name__}: {error}"[:MOST_OF_PROBLEM]
                     self._levels.update(counts=None, waiting=None, lag=None, problem=problem)
-            took = self.monotonic() - began
-            await asyncio.sleep(max(SHORTEST_PAUSE, (SHARE - 1) * took) if self._feed.watchers else EVERY / 4)
+            await asyncio.sleep(pause if self._feed.watchers else EVERY / 4)
 
     # Answers to requests.
 
