@@ -141,7 +141,10 @@ class CopyFault(Selection):
     match: CopyMatch | None = field(
         default=None,
         hash=False,
-        metadata=described("Only messages with these values, by the fields of the event's body."),
+        metadata=described(
+            "Only messages with these values, by the fields of the event's body."
+            " `a function` stands for one of Python, in answers only."
+        ),
     )
     attempts: tuple[int, ...] = field(
         default=(1,),

@@ -254,7 +254,10 @@ class Fault(Selection):
         default=None,
         converter=_comparable,
         hash=False,
-        metadata=described("Only requests with these values, by the field names of the client."),
+        metadata=described(
+            "Only requests with these values, by the field names of the client."
+            " `a function` stands for one of Python, in answers only."
+        ),
     )
 
     def concerns(self, op: Operation[Any] | None) -> bool:
