@@ -149,7 +149,7 @@ AREAS = _areas(
     ),
     Area(
         "worker",
-        tuple(_rbim("callbacks/worker", "attempt backoff conversation router worker")),
+        tuple(_rbim("callbacks/worker", "attempt backoff conversation router shared_run worker")),
         (
             "tests/callbacks/worker",
             "tests/callbacks/receiver/test_host_task.py",

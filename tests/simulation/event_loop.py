@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyio._backends import _asyncio as anyio_backend
 
-from rbim.callbacks.worker.conversation import SharedRun
+from rbim.callbacks.worker.shared_run import SharedRun
 from rbim.callbacks.worker.worker import _Run
 from rbim.client.shared import SharedState
 from rbim.emulator.copies.dispatch import Dispatch

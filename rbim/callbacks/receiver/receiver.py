@@ -32,9 +32,9 @@ from rbim.callbacks.receiver.spool import Spool
 from rbim.callbacks.receiver.wsgi import ReceiverWsgi
 from rbim.callbacks.signature import Policy
 from rbim.callbacks.worker.backoff import Backoff
-from rbim.callbacks.worker.conversation import WorkerSettings
 from rbim.callbacks.worker.router import Resource, Router
 from rbim.callbacks.worker.runner import WorkerTask, WorkerThread
+from rbim.callbacks.worker.shared_run import WorkerSettings
 from rbim.callbacks.worker.supervision import Supervision
 from rbim.callbacks.worker.worker import Worker
 from rbim.clock import SystemClock

@@ -19,7 +19,8 @@ from rbim.callbacks.inbox.tables import SPOOL
 from rbim.callbacks.observers import Observers, Quarantined
 from rbim.callbacks.worker.attempt import ForeignCode, failure_of
 from rbim.callbacks.worker.backoff import Backoff
-from rbim.callbacks.worker.conversation import FIRST_PAUSE, GRACE, LONGEST_PAUSE
+from rbim.callbacks.worker.conversation import FIRST_PAUSE, LONGEST_PAUSE
+from rbim.callbacks.worker.shared_run import GRACE
 from rbim.storage.group_commit import Chain
 
 if TYPE_CHECKING:

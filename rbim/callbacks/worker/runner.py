@@ -12,8 +12,8 @@ from anyio.abc import TaskStatus
 
 from rbim._support.event_loops import backend, waker
 from rbim.callbacks.worker.attempt import ForeignCode
-from rbim.callbacks.worker.conversation import GRACE
 from rbim.callbacks.worker.heartbeat import Heartbeat
+from rbim.callbacks.worker.shared_run import GRACE
 from rbim.callbacks.worker.supervision import Supervision
 from rbim.errors import InvalidRequest
 

@@ -12,17 +12,9 @@ import anyio
 from rbim._support.event_loops import waker
 from rbim.callbacks.observers import Observers
 from rbim.callbacks.worker.backoff import Backoff
-from rbim.callbacks.worker.conversation import (
-    FIRST_PAUSE,
-    GRACE,
-    LONGEST_PAUSE,
-    PATIENCE,
-    ConversationRunner,
-    SharedRun,
-    WorkerSettings,
-    for_at_most,
-)
+from rbim.callbacks.worker.conversation import FIRST_PAUSE, LONGEST_PAUSE, ConversationRunner
 from rbim.callbacks.worker.loop_guard import LoopGuard
+from rbim.callbacks.worker.shared_run import GRACE, PATIENCE, SharedRun, WorkerSettings, for_at_most
 from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
 

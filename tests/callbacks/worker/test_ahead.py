@@ -11,7 +11,7 @@ import pytest
 from helpers.waiting import until
 from helpers.workers import moment, router_of, text
 from rbim.callbacks.inbox.memory import MemorySink
-from rbim.callbacks.worker import conversation, worker as worker_module
+from rbim.callbacks.worker import shared_run, worker as worker_module
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.worker import Worker
 from rbim.clock import SystemClock
@@ -223,7 +223,7 @@ async def test_a_cancelled_run_records_what_was_handled(clock):
 
 
 async def test_what_was_handled_before_a_function_that_does_not_end_is_recorded(monkeypatch):
-    for module in (worker_module, conversation):
+    for module in (worker_module, shared_run):
         monkeypatch.setattr(module, "GRACE", 0.05)
     monkeypatch.setattr(worker_module, "ABANDON_AFTER", 0.05)
     sink, over, began = Slow(SystemClock()), threading.Event(), anyio.Event()
@@ -248,7 +248,7 @@ async def test_what_was_handled_before_a_function_that_does_not_end_is_recorded(
 
 async def handled_though(clock, method, monkeypatch, stray=None):
     """Have an event handled by an inbox one of whose methods hangs once, or ends as ``stray`` does; return the attempts."""
-    monkeypatch.setattr("rbim.callbacks.worker.conversation.PATIENCE", 0.05)
+    monkeypatch.setattr("rbim.callbacks.worker.shared_run.PATIENCE", 0.05)
     monkeypatch.setattr("rbim.callbacks.worker.worker.PATIENCE", 0.05)
     sink, log, gate = Slow(clock, lease=30.0), [], anyio.Event()
     sink.gate.set()

@@ -17,7 +17,7 @@ from helpers.workers import router_of, text
 from rbim._support.event_loops import backend
 from rbim.callbacks import Backoff, DeadLettered, Handled, LoopBlocked, MemorySink, Receiver, Worker
 from rbim.callbacks.observers import Observers
-from rbim.callbacks.worker import conversation, worker as worker_module
+from rbim.callbacks.worker import shared_run, worker as worker_module
 from rbim.callbacks.worker.loop_guard import SHORT, LoopGuard
 from rbim.clock import SystemClock
 
@@ -231,7 +231,7 @@ async def test_steps_pass_on_results_errors_and_everything_that_is_waited_for():
 @pytest.mark.parametrize("budget", [2.0, None])
 async def test_a_function_that_never_ends_holds_up_the_end_of_a_receiver_only_for_its_grace(monkeypatch, caplog, budget):
     monkeypatch.setattr(worker_module, "GRACE", 0.05)
-    monkeypatch.setattr(conversation, "GRACE", 0.05)
+    monkeypatch.setattr(shared_run, "GRACE", 0.05)
     monkeypatch.setattr(worker_module, "ABANDON_AFTER", 0.05)
     sink, over, began = MemorySink(), threading.Event(), anyio.Event()
 

@@ -24,8 +24,9 @@ from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.observers import DeadLettered, Handled, HandlingFailed, Observers
 from rbim.callbacks.worker.backoff import Backoff
-from rbim.callbacks.worker.conversation import ENDED, GRACE, MOST_IN_A_ROW
+from rbim.callbacks.worker.conversation import ENDED, MOST_IN_A_ROW
 from rbim.callbacks.worker.router import Router
+from rbim.callbacks.worker.shared_run import GRACE
 from rbim.callbacks.worker.worker import Worker
 from rbim.emulator.clock import EmulatedClock
 
