@@ -12,7 +12,7 @@ import shlex
 import sys
 import zipfile
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from datetime import UTC, datetime
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -27,6 +27,7 @@ from rbim.credentials import Credentials
 from rbim.emulator import Emulator
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "wrong_inputs.txt"
+CHINA = timezone(timedelta(hours=8))  # the platform's day counts
 RULE = "-" * 100
 HOW = "PYTHONPATH=tests python tests/cli/test_wrong_inputs.py writes the page again"
 
@@ -164,7 +165,7 @@ def world():
             with patch.dict(os.environ, given), patch.dict(sys.modules, absent), redirect_stdout(out), redirect_stderr(out):
                 code = run(words[at + 1 :])
             text = out.getvalue().replace(f"{folder}/", "").replace(str(folder), ".").replace(port, "PORT")
-            return code, text.replace(closed, "CLOSED").replace(f"{datetime.now(UTC):%Y-%m-%d}", "TODAY")
+            return code, text.replace(closed, "CLOSED").replace(f"{datetime.now(CHINA):%Y-%m-%d}", "TODAY")
 
         for rows, journal in (("done.csv", None), ("done.csv", "other.journal")):
             words = ["invite", rows, "--quiet", *(["--journal", journal, "--chunk", "7"] if journal else [])]
