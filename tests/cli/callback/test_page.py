@@ -18,6 +18,7 @@ from helpers.callback_process import APP, MINE, TOKEN, counts, event
 from helpers.page_callbacks import LOST, WRONG, accepted, fill, filled, serving_page
 from helpers.page_client import PageClient
 from rbim.callbacks.inbox.memory import MemorySink
+from rbim.callbacks.inbox.protocols import Counts
 from rbim.callbacks.observers import DeadLettered, Handled, HandlingEnded, HandlingFailed, HandlingStarted
 from rbim.callbacks.receiver.receiver import Receiver
 from rbim.callbacks.signature import Policy, sign
@@ -261,6 +262,37 @@ async def test_an_inbox_that_cannot_be_read_is_said_and_the_rest_goes_on():
     assert (levels["counts"], levels["problem"]) == (None, "OperationalError: database is locked")
     assert answer.json() == {"error": "the inbox cannot be used now: no server answers"}
     assert answer.status_code == 400
+
+
+class Interrupted:
+    """An inbox on servers that had no leader for three seconds, at the first question."""
+
+    def __init__(self):
+        self.now, self.asked = 0.0, 0
+
+    async def counts(self):
+        self.asked += 1
+        self.now += 3.0 if self.asked == 1 else 0.001
+        return Counts(waiting=self.asked, done=0, dead=0, quarantined=0)
+
+    async def lag(self):
+        return 0.0
+
+
+@pytest.mark.anyio
+async def test_a_question_that_waited_once_does_not_make_the_next_ones_rare(monkeypatch):
+    """One that takes long each time does: the inbox works for the page for a twentieth of the time."""
+    monkeypatch.setattr("rbim.cli.callback.page.page.SHORTEST_PAUSE", 0.05)
+    inbox = Interrupted()
+    page = page_of(inbox, monotonic=lambda: inbox.now)
+    async with page.serving("http://127.0.0.1:1/") as address:
+
+        def ask():
+            with PageClient(address) as client, client.events() as events:
+                return next(each["levels"]["waiting"] for each in events if each.get("levels", {}).get("waiting", 0) > 2)
+
+        with anyio.fail_after(20):
+            assert await anyio.to_thread.run_sync(ask, abandon_on_cancel=True) > 2
 
 
 # ---------------------------------------------------------------- what is kept

@@ -131,14 +131,17 @@ class CallbackPage:
             points.add({**changed, "in_work": now["in_work"], "waiting": self._levels.get("waiting")})
 
     async def _ask(self) -> None:
-        """Ask the inbox for its numbers, while someone watches."""
+        """Ask the inbox for its numbers, while someone watches; less often if twice in a row that takes long."""
+        before = 0.0
         while True:
             began, pause = self.monotonic(), SHORTEST_PAUSE
             if self._feed.watchers:
                 try:
                     counts, lag = await self.archive.counts(), round(await self.archive.lag(), 1)
                     self._levels.update(counts=asdict(counts), waiting=counts.waiting, lag=lag, problem="")
-                    pause = max(pause, (SHARE - 1) * (self.monotonic() - began))
+                    took = self.monotonic() - began
+                    pause = max(pause, (SHARE - 1) * min(before, took))  # one alone may have waited for a server
+                    before = took
                 except UNREADABLE as error:
                     problem = f"{type(error).__name__}: {error}"[:MOST_OF_PROBLEM]
                     self._levels.update(counts=None, waiting=None, lag=None, problem=problem)
