@@ -6,9 +6,10 @@ nothing from elsewhere, and costs nothing while no one watches.
 **A page is made of four things.**
 
 1. Its files, in ``rbim/page/static/NAME/``: ``index.html`` (a skeleton without scripts or styles in it), ``main.js`` (an ES
-   module) and ``words.js`` (all of its words, in English and Chinese). They use the modules and the stylesheet of
-   ``rbim/page/static/parts/``, by relative addresses: ``static/parts/page.css`` in ``index.html``,
-   ``../parts/dom.js`` in a module. ``index.html`` itself is served at the page's prefix.
+   module that connects the feed with the views), a module for each tab, and ``words.js`` (all of its words, in English and
+   Chinese). They use the modules and the stylesheet of ``rbim/page/static/parts/``, by relative addresses:
+   ``static/parts/page.css`` in ``index.html``, ``../parts/dom.js`` in a module. ``index.html`` itself is served at the
+   page's prefix.
 2. A :class:`~rbim.page.events.Feed`: what is pushed to those who watch. ``feed.stream(name, kept, encode)`` returns a
    :class:`~rbim.page.events.Stream`; ``stream.add(item)`` appends one item, for the price of a deque's append. ``encode``
    turns an item into JSON, only while someone watches. ``levels`` is a function that returns the present values (counters,
@@ -44,6 +45,9 @@ disconnects, and resumes where it was.
 
 The other modules each hold one thing: ``dom.js`` (elements, text only; hostile characters are made visible), ``words.js``
 (language, words, numbers, times), ``request.js`` (JSON to and from the server), ``tabs.js``, ``dialog.js``, ``list.js`` (a
-live table with filter and pause), ``chart.js``, ``copy.js``, ``download.js``, ``notice.js`` (what just happened, for screen
-readers, too), ``form.js`` (fields with labels). Their first lines say how they are used.
+live table with filter and pause), ``table.js`` (the skeleton of all tables, and a table that is replaced as a whole),
+``paged.js`` (a list that is read part by part), ``facts.js`` (names with values), ``chart.js``, ``copy.js``,
+``download.js``, ``notice.js`` (what just happened, for screen readers, too), ``form.js`` (fields with labels),
+``access.js`` (the token of a page), ``command.js`` (the page of a command that runs: top bar, token, feed and end). Their
+first lines say how they are used.
 """

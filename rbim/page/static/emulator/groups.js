@@ -2,6 +2,7 @@
 
 import {openDialog} from "../parts/dialog.js";
 import {fill, h, shown} from "../parts/dom.js";
+import {facts} from "../parts/facts.js";
 import {notify} from "../parts/notice.js";
 import {ask} from "../parts/request.js";
 import {dataTable} from "../parts/table.js";
@@ -85,7 +86,7 @@ function content(page, group, decide) {
         group.group_domain !== null && [t("extension"), shown(group.group_domain)],
     ];
     return [
-        h("dl", {class: "facts"}, rows.filter(Boolean).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+        facts(rows),
         members(page, group),
         group.invitations.length > 0 && waiters(page, group.invitations, "invitations", decide),
         group.applications.length > 0 && waiters(page, group.applications, "applications", decide),

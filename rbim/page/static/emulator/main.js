@@ -177,8 +177,7 @@ function showOutage() {
     banner.hidden = kind === "";
     if (kind === "away") {
         const {control} = levels;
-        const copy = copyButton({text: () => control, label: t("copy"), done: t("copied"), failed: t("copy failed"), name: t("copy address")});
-        fill(banner, h("span", {}, t("away")), h("code", {}, control), copy);
+        fill(banner, h("span", {}, t("away")), h("code", {}, control), copyButton(control, {t, name: t("copy address")}));
     } else if (kind === "outage") {
         const end = h("button", {type: "button", onclick: () => page.press("DELETE", "outage")}, t("end outage"));
         fill(banner, h("span", {}, t("outage now")), end);

@@ -4,6 +4,7 @@ import {chart} from "../parts/chart.js";
 import {copyButton} from "../parts/copy.js";
 import {openDialog} from "../parts/dialog.js";
 import {fill, h, shown} from "../parts/dom.js";
+import {facts} from "../parts/facts.js";
 import {liveList} from "../parts/list.js";
 import {warn} from "../parts/notice.js";
 import {ask} from "../parts/request.js";
@@ -139,7 +140,7 @@ function noRequests({t}) {
     const command = "rbim groups create --name 产品公告 --type paid-500";
     return [
         h("p", {}, t("no request so far")),
-        h("p", {class: "button-row center"}, h("code", {}, command), copyButton({text: () => command, label: t("copy"), done: t("copied"), failed: t("copy failed"), name: t("copy command")})),
+        h("p", {class: "button-row center"}, h("code", {}, command), copyButton(command, {t, name: t("copy command")})),
     ];
 }
 
@@ -184,14 +185,14 @@ async function openRequest(page, item) {
     openDialog({
         title: `#${page.number(item.number)} ${item.operation ?? lastPart(item.path).slice(0, 60)}`,
         close: t("close"),
-        body: [facts(page, item, details), ...(details.exchange === null ? [h("p", {class: "muted"}, t("not kept"))] : exchange(page, details))],
+        body: [about(page, item, details), ...(details.exchange === null ? [h("p", {class: "muted"}, t("not kept"))] : exchange(page, details))],
     });
 }
 
-function facts(page, item, details) {
+function about(page, item, details) {
     const {t, duration} = page;
     const took = details.exchange?.took ?? item.took;
-    const rows = [
+    return facts([
         [t("outcome"), result(page, item)],
         [t("account"), item.account === undefined ? "–" : shown(item.account)],
         [t("time"), time(page, item)],
@@ -199,8 +200,7 @@ function facts(page, item, details) {
         [t("effect"), t(item.effect ? "took effect" : "no effect")],
         item.attempt > 1 && [t("attempt"), t("equal requests", {n: page.number(item.attempt)})],
         ...(item.values ?? []).map(([name, value]) => [h("code", {}, name), shown(value)]),
-    ];
-    return h("dl", {class: "facts"}, rows.filter(Boolean).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+    ]);
 }
 
 function exchange(page, {exchange: sent, answer, curl}) {
@@ -224,11 +224,10 @@ function exchange(page, {exchange: sent, answer, curl}) {
 
 function part({t}, title, text, id) {
     if (text === "") return null;
-    const name = `${t("copy")}: ${title}`;
     return h(
         "section",
         {},
-        h("header", {}, h("h3", {}, title), copyButton({text: () => text, label: t("copy"), done: t("copied"), failed: t("copy failed"), name})),
+        h("header", {}, h("h3", {}, title), copyButton(text, {t, name: `${t("copy")}: ${title}`})),
         fill(h("pre", {"data-part": id, tabindex: "0", "aria-label": title}), shown(text, {lines: true, tag: "code"})),
     );
 }

@@ -5,6 +5,9 @@
 //   rate.set([[12], [14]]);   // all moments at once, spread over the whole width; null: no value
 //   rate.element
 //
+//   const charts = runCharts([{label, series, moments: points => points.map(each => [each.sent])}], number);
+//   charts.element; watch({streams: {points: charts.stream}})     several, side by side, of all points of a stream
+//
 // Screen readers get the label with the last values. The colours are those of the classes, in page.css.
 
 import {h, perFrame, svg} from "./dom.js";
@@ -73,6 +76,21 @@ export function chart({label, series, points = 120, number}) {
                 if (values[at].length > points) values[at].shift();
             });
             draw();
+        },
+    };
+}
+
+export function runCharts(charts, number) {
+    const made = charts.map(each => chart({...each, number}));
+    let points = [];
+    return {
+        element: h("div", {class: "cards charts"}, made.map(each => h("section", {class: "card"}, each.element))),
+        stream: {
+            onStart: () => (points = []),
+            onItems: items => {
+                points.push(...items);
+                if (items.length > 0) made.forEach((each, at) => each.set(charts[at].moments(points)));
+            },
         },
     };
 }

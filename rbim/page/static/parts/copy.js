@@ -1,20 +1,21 @@
 // A button that copies a text.
 //
-//   copyButton({text: () => curl, label: t("copy"), done: t("copied"), failed: t("copy failed")})
+//   copyButton(curl, {t})
+//   copyButton(curl, {t, name: t("copy the command")})     `name`: what a screen reader says
 
 import {h} from "./dom.js";
 import {notify, warn} from "./notice.js";
 
-export function copyButton({text, label, done, failed, name = label}) {
+export function copyButton(text, {t, name = t("copy")}) {
     return h(
         "button",
         {
             type: "button",
             class: "copy",
             "aria-label": name,
-            onclick: async () => ((await copied(text())) ? notify(done) : warn(failed)),
+            onclick: async () => ((await copied(text)) ? notify(t("copied")) : warn(t("copy failed"))),
         },
-        label,
+        t("copy"),
     );
 }
 

@@ -13,6 +13,7 @@
 // While it is paused, the rows stand still and new items are counted; none is lost that the list can hold.
 
 import {fill, h, perFrame} from "./dom.js";
+import {cells, table} from "./table.js";
 
 const HELD = 1000;
 const ROWS = 100;
@@ -30,18 +31,14 @@ export function liveList({caption, empty, columns, key, text, open = null, t, nu
     const choices = filters.map(choice);
     const pause = h("button", {type: "button", "aria-pressed": "false", onclick: toggle}, t("pause"));
     const nothing = h("div", {class: "empty"}, empty);
-    const table = h(
-        "table",
-        {class: "rows"},
-        h("caption", {class: "offscreen"}, caption),
-        h("thead", {}, h("tr", {}, columns.map(column => h("th", {scope: "col", class: column.class}, column.label)))),
-        body,
-    );
+    const whole = table({caption, columns, body});
+    const [first, ...others] = columns;
+    const drawn = open === null ? columns : [{...first, cell: item => h("button", {type: "button", class: "link", onclick: () => open(item)}, first.cell(item))}, ...others];
     const element = h(
         "div",
         {class: "live-list"},
         h("div", {class: "toolbar", role: "group", "aria-label": caption}, search, choices.map(each => each.element), pause, count),
-        h("div", {class: "scroll", tabindex: "0", role: "group", "aria-label": caption}, table, nothing),
+        h("div", {class: "scroll", tabindex: "0", role: "group", "aria-label": caption}, whole, nothing),
     );
     const draw = perFrame(render);
     search.addEventListener("input", draw);
@@ -92,7 +89,7 @@ export function liveList({caption, empty, columns, key, text, open = null, t, nu
             if (row !== next) body.insertBefore(row, next);
             after = row;
         }
-        table.hidden = found.length === 0;
+        whole.hidden = found.length === 0;
         nothing.hidden = found.length > 0;
         const parts = [t("shown", {shown: number(found.length), all: number(total)})];
         if (frozen !== null) parts.push(t("new ones", {n: number(Math.max(0, items.length - frozen.length))}));
@@ -103,21 +100,13 @@ export function liveList({caption, empty, columns, key, text, open = null, t, nu
     }
 
     function made(item) {
-        const row = h("tr", {class: open === null ? null : "opens"}, cells(item));
+        const row = h("tr", {class: open === null ? null : "opens"}, cells(drawn, item));
         if (open !== null) {
             row.addEventListener("click", event => {
                 if (event.target.closest("button, a") === null && String(getSelection()) === "") open(item);
             });
         }
         return row;
-    }
-
-    function cells(item) {
-        return columns.map((column, at) => {
-            const content = column.cell(item);
-            const inner = at === 0 && open !== null ? h("button", {type: "button", class: "link", onclick: () => open(item)}, content) : content;
-            return h("td", {class: column.class, "data-label": column.label}, inner);
-        });
     }
 
     return {
@@ -131,7 +120,7 @@ export function liveList({caption, empty, columns, key, text, open = null, t, nu
         /** Draw one item again. */
         update(item) {
             const row = rows.get(key(item));
-            if (row !== undefined && !row.contains(document.activeElement)) fill(row, cells(item));
+            if (row !== undefined && !row.contains(document.activeElement)) fill(row, cells(drawn, item));
         },
         clear() {
             items = [];

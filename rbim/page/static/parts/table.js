@@ -1,26 +1,34 @@
-// A table of bounded length that is replaced as a whole, without losing the focus: rows that did not change stay.
+// Tables, whose columns say how they are headed and what they show: {label, class, cell: entry => node or text}.
 //
-//   const table = dataTable({
-//       caption: "Groups", empty: "None so far",
-//       columns: [{label: "Name", cell: row => node or text, class: "narrow"}],
-//       key: row => row.id,
-//   });
-//   table.show(rows); table.element
+//   table({caption: "Runs", columns, body: h("tbody")});        the table with its head; `visible`: its caption is seen, too
+//   h("tr", {}, cells(columns, entry));                         a row of it
+//
+//   const groups = dataTable({caption: "Groups", empty: "None so far", columns, key: row => row.id});
+//   groups.show(rows); groups.element
+//
+// A data table has a bounded length and is replaced as a whole, without losing the focus: rows that did not change stay.
 
 import {h} from "./dom.js";
+
+/** `offscreen` of a column: only screen readers get its label. */
+export function table({caption, columns, body, visible = false, kind = "rows"}) {
+    return h(
+        "table",
+        {class: kind},
+        h("caption", {class: visible ? "muted" : "offscreen"}, caption),
+        h("thead", {}, h("tr", {}, columns.map(({label, class: name, offscreen}) => h("th", {scope: "col", class: name}, offscreen ? h("span", {class: "offscreen"}, label) : label)))),
+        body,
+    );
+}
+
+export const cells = (columns, entry) => columns.map(({label, class: name, cell}) => h("td", {class: name, "data-label": label}, cell(entry)));
 
 export function dataTable({caption, empty, columns, key, visible = false}) {
     const body = h("tbody");
     const kept = new Map(); // by key: the row's content as text, and its element
-    const table = h(
-        "table",
-        {class: "rows labelled"},
-        h("caption", {class: visible ? "muted" : "offscreen"}, caption),
-        h("thead", {}, h("tr", {}, columns.map(column => h("th", {scope: "col", class: column.class}, column.label)))),
-        body,
-    );
+    const whole = table({caption, columns, body, visible, kind: "rows labelled"});
     const nothing = h("div", {class: "empty"}, empty);
-    const element = h("div", {class: "table-card", tabindex: "0", role: "group", "aria-label": caption}, table, nothing);
+    const element = h("div", {class: "table-card", tabindex: "0", role: "group", "aria-label": caption}, whole, nothing);
     show([]);
 
     function show(rows) {
@@ -38,7 +46,7 @@ export function dataTable({caption, empty, columns, key, visible = false}) {
             if (row !== next) body.insertBefore(row, next);
             after = row;
         }
-        table.hidden = rows.length === 0;
+        whole.hidden = rows.length === 0;
         nothing.hidden = rows.length > 0;
     }
 
@@ -49,7 +57,7 @@ export function dataTable({caption, empty, columns, key, visible = false}) {
         if (found?.text === text) return found.row;
         const row = found?.row ?? h("tr");
         const focused = [...row.querySelectorAll("button")].indexOf(document.activeElement);
-        row.replaceChildren(...columns.map(column => h("td", {class: column.class, "data-label": column.label}, column.cell(entry))));
+        row.replaceChildren(...cells(columns, entry));
         if (focused >= 0) row.querySelectorAll("button")[focused]?.focus();
         kept.set(name, {text, row});
         return row;

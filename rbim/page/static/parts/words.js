@@ -17,7 +17,10 @@ const SHARED = {
         "live lost": "Connection lost: trying again",
         "live paused": "Paused while hidden",
         "missed": "{n} older ones are not kept",
+        "more": "Show more",
         "new ones": "{n} new",
+        "no token": "Open this page by the address that the command printed: it ends with # and a token.",
+        "not connected": "Connecting…",
         "pause": "Pause",
         "resume": "Resume",
         "shown": "{shown} of {all} shown",
@@ -34,7 +37,10 @@ const SHARED = {
         "live lost": "连接已断开，正在重试",
         "live paused": "页面隐藏时暂停",
         "missed": "更早的 {n} 条未保留",
+        "more": "显示更多",
         "new ones": "新增 {n} 条",
+        "no token": "请使用命令打印的地址打开此页面：地址以 # 和令牌结尾。",
+        "not connected": "正在连接…",
         "pause": "暂停",
         "resume": "继续",
         "shown": "显示 {shown} 条，共 {all} 条",
@@ -69,6 +75,8 @@ export function speech(words) {
         number: value => whole.format(value),
         /** A duration: 0.4 ms, 12 ms, 1.25 s, 3 min 20 s, 2 h 5 min. */
         duration: value => duration(value, precise, whole),
+        /** A number of 0 or more per second, as a number: 12.3, 1,234. */
+        rate: value => (value >= 100 ? whole.format(value) : value.toFixed(1)),
         /** A number of bytes: 512 B, 1.4 kB. */
         bytes: value => (value < 1000 ? `${whole.format(value)} B` : `${precise.format(value / 1000)} kB`),
         time: moment => new Date(moment).toLocaleTimeString(LANGUAGES[language], {hour12: false}),
