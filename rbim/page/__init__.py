@@ -9,7 +9,7 @@ nothing from elsewhere, and costs nothing while no one watches.
    module that connects the feed with the views), a module for each tab, and ``words.js`` (all of its words, in English and
    Chinese). They use the modules and the stylesheet of ``rbim/page/static/parts/``, by relative addresses:
    ``static/parts/page.css`` in ``index.html``, ``../parts/dom.js`` in a module. ``index.html`` itself is served at the
-   page's prefix.
+   page's prefix. It names all modules of the page, so that a browser asks for them at once.
 2. A :class:`~rbim.page.events.Feed`: what is pushed to those who watch. ``feed.stream(name, kept, encode)`` returns a
    :class:`~rbim.page.events.Stream`; ``stream.add(item)`` appends one item, for the price of a deque's append. ``encode``
    turns an item into JSON, only while someone watches. ``levels`` is a function that returns the present values (counters,

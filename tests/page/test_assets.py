@@ -156,5 +156,37 @@ def test_no_page_or_style_has_anything_inline_or_from_elsewhere(name):
     assert not re.search(r"<style|\bstyle=|\bon\w+=|<script(?![^>]*\bsrc=)|https?://|@import|url\(", text)
 
 
+def imported(script):
+    """Return the modules that a module needs, itself and what they need in turn included."""
+    found, todo = set(), [script]
+    while todo:
+        script = todo.pop()
+        if script not in found:
+            found.add(script)
+            todo += [
+                (script.parent / name).resolve()
+                for name in re.findall(r'^import .* from "(.+)";$', script.read_text(encoding="utf-8"), re.MULTILINE)
+            ]
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_names_all_of_its_modules_so_that_a_browser_asks_for_them_at_once(page):
+    index = (STATIC / page / "index.html").read_text(encoding="utf-8")
+    named = re.findall(r'<(?:link rel="modulepreload" href|script type="module" src)="static/([^"]+)">', index)
+    assert len(named) == len(set(named))
+    assert named[-1] == f"{page}/main.js"
+    needed = {str(each.relative_to(STATIC.resolve()).as_posix()) for each in imported((STATIC / named[-1]).resolve())}
+    assert set(named) == needed
+    assert {name for name in SCRIPTS if name.startswith(f"{page}/")} <= needed  # no script is left over
+
+
+def test_every_shared_module_serves_a_page():
+    needed = set.union(*(imported((STATIC / page / "main.js").resolve()) for page in PAGES))
+    assert {name for name in SCRIPTS if name.startswith("parts/")} <= {
+        each.relative_to(STATIC.resolve()).as_posix() for each in needed
+    }
+
+
 def test_the_files_are_found_as_resources_of_the_package():
     assert files("rbim.page").joinpath("static", "parts", "page.css").is_file()
