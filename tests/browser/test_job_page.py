@@ -145,6 +145,7 @@ async def test_accounts_are_found_by_reason_outcome_and_name_and_downloaded(job,
     rows = accounts.locator("tbody tr")
     await expect(rows).to_have_count(2)
     await expect(rows.first).to_contain_text("b1")
+    assert len([url for url in window.requests if "/accounts?" in url]) == 1
     async with window.expect_download() as download:
         await window.button("Download CSV", within=accounts).click()
     assert [row["account"] for row in await table_of(download)] == ["b1", "b2"]

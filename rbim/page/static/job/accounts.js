@@ -54,9 +54,9 @@ export function accountsView(page) {
 
     return {
         element: h("section", {class: "accounts"}, list.element),
-        /** Read the first accounts when the tab is opened. */
+        /** Read the first accounts when the tab is opened, unless there are some or they are on their way. */
         opened() {
-            if (page.ending === null && list.length() === 0) list.read();
+            if (page.ending === null && list.length() === 0 && !list.reading()) list.read();
         },
         choose({state, reason: text, code}) {
             outcome.value = [...outcome.options].some(each => each.value === state) ? state : "";
