@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from rbim._support.sockets import bound, bound_to, reserve
-from rbim.emulator.server.protocol import Config, Protocol, ServerState
+from rbim.emulator.server.protocol import Config, Heads, Protocol, ServerState
 
 if TYPE_CHECKING:
     import socket
@@ -29,9 +29,9 @@ class Listener:
     def __init__(
         self,
         app: Callable[[Scope, Receive, Send], Awaitable[None]],
-        own_headers: Callable[[], tuple[tuple[str, str], ...]],
+        heads: Heads,
     ) -> None:
-        self._own_headers = own_headers
+        self._heads = heads
         self.host = ""
         self.port = 0
         self._socket: socket.socket | None = None
@@ -75,7 +75,7 @@ class Listener:
         reserve(self._socket, alone=False)
         self._socket.listen(self._config.backlog)  # before asyncio knows the socket: a failure changes nothing
         server = self._server = await asyncio.get_running_loop().create_server(
-            lambda: Protocol(self._config, self._state, lambda: self.listening, self._own_headers),
+            lambda: Protocol(self._config, self._state, lambda: self.listening, self._heads),
             sock=self._socket,
             backlog=self._config.backlog,
             start_serving=False,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from rbim._support.text import missing_extra
 from rbim.emulator.asgi import BODILESS, CONNECTION, failure, write
 from rbim.emulator.platform.rules import DependsOnDialect
+from rbim.emulator.server.own_headers import OwnHeaders
 
 try:
     import h11
@@ -31,27 +32,53 @@ except ModuleNotFoundError as missing:
     ) from None
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
     from rbim._support.asgi import Receive, Scope, Send
+    from rbim.clock import Clock
     from rbim.http import Response
 
-__all__ = ["Config", "Protocol", "ServerState"]
+__all__ = ["Config", "Heads", "Protocol", "ServerState"]
 
 logger = logging.getLogger("rbim.emulator")
 
 INTERNAL = "900500"
-HEADS = 4096  # cached heads: each length of a response has its own
+HEADS = 4096  # made in one second: each length of a response has its own
 ABSOLUTE = re.compile(r"https?://([^/]*)(/.*)?", re.IGNORECASE | re.DOTALL)
 ABORTING = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)  # SO_LINGER for 0 seconds: closing sends an RST
+
+
+class Heads:
+    """Makes the heads of responses, with the server's own headers, for all connections of a server.
+
+    A head is kept as long as its ``Date`` holds, because h11 checks each name and value of a new one.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.own = OwnHeaders(clock)
+        self._of: tuple[tuple[str, str], ...] = ()
+        self._made = lru_cache(HEADS)(_head)
+
+    def of(self, status: int, headers: Iterable[tuple[str, str]], length: int) -> h11.Response:
+        """Return the head of a response with these headers and a body of this length."""
+        own = self.own()
+        if own is not self._of:
+            self._of = own
+            self._made.cache_clear()
+        return self._made(status, (*headers, *own), length)
+
+
+def _head(status: int, headers: tuple[tuple[str, str], ...], length: int) -> h11.Response:
+    framed = headers if status in BODILESS else (*headers, ("content-length", str(length)))
+    return h11.Response(status_code=status, headers=list(framed), reason=STATUS_PHRASES[status])
 
 
 class Protocol(H11Protocol):
     """One connection, as a :class:`~rbim.emulator.asgi.RequestConnection` for the applications that it serves.
 
-    ``accepting`` returns whether connections are accepted now, ``own_headers`` the headers that are added to an answer.
+    ``accepting`` returns whether connections are accepted now; ``heads`` are those of all connections.
     """
 
     def __init__(
@@ -59,11 +86,11 @@ class Protocol(H11Protocol):
         config: Config,
         state: ServerState,
         accepting: Callable[[], bool],
-        own_headers: Callable[[], tuple[tuple[str, str], ...]],
+        heads: Heads,
     ) -> None:
         super().__init__(config, state, {})
         self._accepting = accepting
-        self._own_headers = own_headers
+        self._heads = heads
         self._inner: Any = self.app
         self.app = self._answer
         self.access_log = False  # it would log the sig
@@ -110,7 +137,7 @@ class Protocol(H11Protocol):
         cycle.response_started = cycle.response_complete = True
         bodiless = response.status in BODILESS or self.scope["method"] == "HEAD"
         events = (
-            _head(response.status, (*response.headers.items(), *self._own_headers()), len(response.body)),
+            self._heads.of(response.status, response.headers.items(), len(response.body)),
             h11.Data(data=b"" if bodiless else response.body),
             h11.EndOfMessage(),
         )
@@ -128,8 +155,8 @@ class Protocol(H11Protocol):
         """
         state = self.conn.our_state
         if state in (h11.IDLE, h11.SEND_RESPONSE):
-            headers = (*response.headers.items(), *self._own_headers(), ("connection", "close"))
-            head = self.conn.send(_head(response.status, headers, len(response.body)))
+            headers = (*response.headers.items(), ("connection", "close"))
+            head = self.conn.send(self._heads.of(response.status, headers, len(response.body)))
             bodiless = state is h11.SEND_RESPONSE and self.scope["method"] == "HEAD"
             self.transport.write((head or b"") + (b"" if bodiless else response.body[:length]))
         cycle = cast("RequestResponseCycle | None", self.cycle)
@@ -142,7 +169,7 @@ class Protocol(H11Protocol):
         """Let the application answer, and answer an error of it with status 500."""
         scope["extensions"] = {CONNECTION: self}
         _read_absolute_form(scope)
-        self.cycle.default_headers = [(name.encode(), value.encode()) for name, value in self._own_headers()]
+        self.cycle.default_headers = [(name.encode(), value.encode()) for name, value in self._heads.own()]
         try:
             await self._inner(scope, receive, send)
         except asyncio.CancelledError:  # the server ends; uvicorn would log an error with a traceback
@@ -166,10 +193,3 @@ def _read_absolute_form(scope: Scope) -> None:
         scope["path"] = found[2] or "/"
         others = [(name, value) for name, value in scope["headers"] if name != b"host"]
         scope["headers"] = [*others, (b"host", found[1].encode("latin-1", "replace"))]
-
-
-@lru_cache(HEADS)
-def _head(status: int, headers: tuple[tuple[str, str], ...], length: int) -> h11.Response:
-    """Return the head of a response. Cached, because h11 checks each name and value of a new one."""
-    framed = headers if status in BODILESS else (*headers, ("content-length", str(length)))
-    return h11.Response(status_code=status, headers=list(framed), reason=STATUS_PHRASES[status])

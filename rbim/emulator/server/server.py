@@ -17,7 +17,7 @@ from rbim.emulator.server.console import Console
 from rbim.emulator.server.control import Commands
 from rbim.emulator.server.guarded import GuardedApp, WatchedApp, guard_of
 from rbim.emulator.server.listener import Listener
-from rbim.emulator.server.own_headers import OwnHeaders
+from rbim.emulator.server.protocol import Heads
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable
@@ -60,11 +60,11 @@ class Server:
         guard = guard_of(allowed_hosts, bound=host)
         context = ControlContext(emulator, self, sign_copies=sign_copies, remote_copies=remote_copies)
         console = Console(context) if control else None
-        headers = OwnHeaders(emulator.clock)
+        heads = Heads(emulator.clock)
         app = emulator.asgi if console is None else Commands(context, console, emulator.asgi)
-        self._platform = Listener(_watched(GuardedApp(app, guard), watch), headers)
+        self._platform = Listener(_watched(GuardedApp(app, guard), watch), heads)
         control_app = None if console is None else GuardedApp(Commands(context, console), guard)
-        self._control = None if control_app is None else Listener(_watched(control_app, watch), headers)
+        self._control = None if control_app is None else Listener(_watched(control_app, watch), heads)
 
     @property
     def listening(self) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import json
 import logging
 import signal
@@ -13,6 +14,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 import anyio
+import h11
 import httpx
 import pytest
 
@@ -599,3 +601,19 @@ async def test_with_the_clock_of_this_machine_the_time_is_its_own():
         answer = await raw.ask(http("GET", "/_emulator/clock"))
     assert before <= parsedate_to_datetime(answer.headers["date"]) <= datetime.now(UTC)
     assert answer.headers["server"] == "rbim-emulator"
+
+
+async def test_heads_are_kept_as_long_as_their_date_holds(emulator, server):
+    """Their number depends on the answers of a second, not on how long the server has run."""
+    kept = []
+    async with connected(server) as raw:
+        for _ in range(41):
+            await emulator.advance(1)
+            await raw.ask(signed(emulator, "CreateGroup", name="News", type="1"))
+            kept.append(_heads())
+    assert kept[-1] <= kept[0] + 5
+
+
+def _heads():
+    gc.collect()
+    return sum(type(each) is h11.Response for each in gc.get_objects())

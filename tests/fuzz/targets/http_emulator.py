@@ -16,8 +16,7 @@ from rbim.emulator.server.console import Console
 from rbim.emulator.server.control import Commands
 from rbim.emulator.server.guarded import GuardedApp, guard_of
 from rbim.emulator.server.listener import Listener
-from rbim.emulator.server.own_headers import OwnHeaders
-from rbim.emulator.server.protocol import Protocol
+from rbim.emulator.server.protocol import Heads, Protocol
 from rbim.wire.codec import Codec
 from tests.fuzz.broken import Broken, require
 from tests.fuzz.connections import LOOP, Errors, answers, pieces, talk
@@ -159,7 +158,7 @@ def check(data: bytes) -> None:
     emulator, methods = _emulator(), list[str]()
     context = ControlContext(emulator, None, sign_copies=False, remote_copies=False)
     guarded = GuardedApp(Commands(context, Console(context), emulator.asgi), guard_of(()))
-    headers = OwnHeaders(emulator.clock)
+    heads = Heads(emulator.clock)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         methods.append(scope["method"])
@@ -170,8 +169,8 @@ def check(data: bytes) -> None:
     size, half_close = (data[0] & 0x7F) * 2, bool(data[0] & 0x80)
 
     async def run() -> Any:
-        listener = Listener(app, headers)
-        protocol = Protocol(listener._config, listener._state, lambda: True, headers)
+        listener = Listener(app, heads)
+        protocol = Protocol(listener._config, listener._state, lambda: True, heads)
         return await talk(protocol, listener.tasks, pieces(message, size), half_close=half_close, turns=600)
 
     _errors[0].clear()
