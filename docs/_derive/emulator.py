@@ -112,5 +112,5 @@ def _named(kind: str, schema: dict[str, Any]) -> str:
 
 def _bounds(schema: dict[str, Any]) -> str:
     if "maximum" in schema:
-        return f", {schema['minimum']:g} to {schema['maximum']:g}"
-    return f", at least {schema['minimum']:g}" if "minimum" in schema else ""
+        return f", {schema['minimum']:,.15g} to {schema['maximum']:,.15g}"
+    return f", at least {schema['minimum']:,.15g}" if "minimum" in schema else ""

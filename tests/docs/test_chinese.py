@@ -248,6 +248,13 @@ def test_a_place_for_a_number_takes_no_words():
     assert made.endswith("| +1,234 / 0.5 |\n| most of them |\n")
 
 
+@pytest.mark.parametrize("name", sorted(docs_module("derive").CHINESE))
+def test_the_chinese_of_a_text_has_its_places(name):
+    place = re.compile(r"\{\d+#?\}")
+    for english, chinese in docs_module("derive").CHINESE[name].texts.items():
+        assert set(place.findall(chinese)) <= set(place.findall(english)), (english, chinese)
+
+
 def test_texts_may_stand_beside_their_chinese_elsewhere(tmp_path):
     page = tmp_path / "page.toml"
     page.write_text('in_full = []\n[texts]\n"a b" = "甲乙"\n[sometimes]\n"c d" = "丙丁"\n', encoding="utf-8")

@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import evolve, field, fields, frozen
 
-from rbim.emulator.faults.plan import Plan, Selection, kinds_of, read_plan, within
+from rbim.emulator.faults.plan import LONGEST, SPREADEST, Plan, Selection, kinds_of, read_plan, within
 from rbim.emulator.faults.requests import SPREAD
 from rbim.operations.base import described
 
@@ -32,6 +32,10 @@ __all__ = [
     "copy_faults_from",
     "injection_of",
 ]
+
+
+MOST_DUPLICATES = 1000
+"""Equal deliveries that can follow an attempt. They hold up their conversation."""
 
 
 @frozen(kw_only=True)
@@ -63,8 +67,8 @@ class Delay:
     ``sigma`` is the spread (0: always ``seconds``). Later messages of its conversation wait for it.
     """
 
-    seconds: float = field(validator=within(0), metadata=described("The time by which the attempt begins late."))
-    sigma: float = field(default=0.0, validator=within(0), metadata=described(SPREAD))
+    seconds: float = field(validator=within(0, LONGEST), metadata=described("The time by which the attempt begins late."))
+    sigma: float = field(default=0.0, validator=within(0, SPREADEST), metadata=described(SPREAD))
 
     def apply(self, injection: CopyInjection, random: Random, /) -> CopyInjection:
         """Add to the delay."""
@@ -81,7 +85,7 @@ class Overtaken:
 
     by: int = field(default=1, validator=within(1), metadata=described("The later messages that come first."))
     patience: float = field(
-        default=60.0, validator=within(0), metadata=described("The seconds to wait for them, if fewer are sent.")
+        default=60.0, validator=within(0, LONGEST), metadata=described("The seconds to wait for them, if fewer are sent.")
     )
 
     def apply(self, injection: CopyInjection, _random: Random, /) -> CopyInjection:
@@ -93,7 +97,9 @@ class Overtaken:
 class Duplicate:
     """The attempt is followed by ``extra`` equal deliveries, byte for byte. Their answers have no effect."""
 
-    extra: int = field(default=1, validator=within(1), metadata=described("The number of further deliveries."))
+    extra: int = field(
+        default=1, validator=within(1, MOST_DUPLICATES), metadata=described("The number of further deliveries.")
+    )
 
     def apply(self, injection: CopyInjection, _random: Random, /) -> CopyInjection:
         """Add to the duplicates."""
@@ -114,7 +120,9 @@ class Stale:
     """The delivery is signed correctly with a ``CurTime`` ``seconds`` in the past; below 0, in the future."""
 
     seconds: float = field(
-        default=3600.0, metadata=described("The seconds by which the time of the signature is past; below 0, to come.")
+        default=3600.0,
+        validator=within(-LONGEST, LONGEST),
+        metadata=described("The seconds by which the time of the signature is past; below 0, to come."),
     )
 
     def apply(self, injection: CopyInjection, _random: Random, /) -> CopyInjection:

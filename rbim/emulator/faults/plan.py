@@ -16,9 +16,15 @@ from cattrs.v import format_exception
 from rbim.errors import InvalidRequest
 from rbim.operations.base import described
 
-__all__ = ["Plan", "Running", "Selection", "choice", "in_words", "kinds_of", "read_plan", "within"]
+__all__ = ["LONGEST", "SPREADEST", "Plan", "Running", "Selection", "choice", "in_words", "kinds_of", "read_plan", "within"]
 
 F = TypeVar("F", bound="Selection")
+
+LONGEST = 1_000_000_000
+"""Seconds of a fault's times, at most: more would exceed what clocks and timestamps can hold."""
+
+SPREADEST = 10
+"""The most spread of a log-normal time: its largest values stay far below those of a float."""
 
 
 @frozen
@@ -33,7 +39,7 @@ class within:  # noqa: N801  # used like a function
         numbers = cast("tuple[float | None, ...]", value if isinstance(value, tuple) else (value,))
         for number in numbers:
             if number is not None and not self.low <= number <= self.high:
-                bounds = f"at least {self.low:g}" if self.high == math.inf else f"{self.low:g} to {self.high:g}"
+                bounds = f"at least {self.low:,.15g}" if self.high == math.inf else f"{self.low:,.15g} to {self.high:,.15g}"
                 raise InvalidRequest(f"{attribute.name}: must be {bounds}, not {number!r}", field=attribute.name)
 
 
@@ -131,6 +137,12 @@ def read_plan(
     ``check`` may refuse a fault after it is read. Raises InvalidRequest for ``field`` that names the wrong fields.
     """
     converter = Converter(forbid_extra_keys=True)
+    for kind in _EXACT:
+        converter.register_structure_hook(kind, _exactly)
+    converter.register_structure_hook_func(
+        lambda kind: kind == tuple[int, ...],
+        lambda value, _: tuple(_exactly(each, int) for each in _checked(list, value)),  # cattrs would split a string
+    )
     configure_tagged_union(effects, converter, tag_generator=_kind, tag_name="kind")
     read_tagged = converter.get_structure_hook(effects)
     kinds = kinds_of(effects)
@@ -170,6 +182,23 @@ def _checked(kind: type[Any], document: Any) -> Any:  # JSON
         expected = "an object" if kind is dict else "a list"
         raise InvalidRequest(f"must be {expected}, not {type(document).__name__}")
     return document
+
+
+_EXACT: Mapping[type[Any], str] = {str: "a text", int: "a whole number", float: "a number"}
+
+
+def _exactly(value: Any, kind: type[Any]) -> Any:  # JSON
+    """Return a value of exactly this type: cattrs would make a text of null, and a whole number of 1.9 or true."""
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise InvalidRequest(f"must be {_EXACT[kind]}, not {value!r}")
+    return value if kind is not float else _float(value)
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise InvalidRequest("must be a number that a float can hold") from None
 
 
 def in_words(error: BaseException, kind: type[Any] | None) -> str:

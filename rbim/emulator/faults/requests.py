@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve, field, fields, frozen
 
-from rbim.emulator.faults.plan import Plan, Running, Selection, choice, kinds_of, read_plan, within
+from rbim.emulator.faults.plan import LONGEST, SPREADEST, Plan, Running, Selection, choice, kinds_of, read_plan, within
 from rbim.operations import catalogue
 from rbim.operations.base import Operation, described, fields_of
 
@@ -88,8 +88,8 @@ class Latency:
     ``sigma`` is the spread (0: always ``seconds``).
     """
 
-    seconds: float = field(validator=within(0), metadata=described("The time before the first byte of the answer."))
-    sigma: float = field(default=0.0, validator=within(0), metadata=described(SPREAD))
+    seconds: float = field(validator=within(0, LONGEST), metadata=described("The time before the first byte of the answer."))
+    sigma: float = field(default=0.0, validator=within(0, SPREADEST), metadata=described(SPREAD))
 
     def apply(self, injection: Injection, running: "_Running", _now: float, /) -> Injection:
         """Add to the delay."""
@@ -101,7 +101,9 @@ class Latency:
 class SlowBody:
     """The answer's body takes ``seconds`` to arrive."""
 
-    seconds: float = field(validator=within(0), metadata=described("The time between the answer's head and its end."))
+    seconds: float = field(
+        validator=within(0, LONGEST), metadata=described("The time between the answer's head and its end.")
+    )
 
     def apply(self, injection: Injection, _running: "_Running", _now: float, /) -> Injection:
         """Add to the duration of the body."""
@@ -113,7 +115,7 @@ class Status:
     """An HTTP status with an HTML page as the answer; no effect. ``retry_after`` is sent in whole seconds, rounded up."""
 
     status: int = field(validator=within(200, 599), metadata=described("The HTTP status."))
-    retry_after: float | None = field(default=None, validator=within(0), metadata=described(RETRY_AFTER))
+    retry_after: float | None = field(default=None, validator=within(0, LONGEST), metadata=described(RETRY_AFTER))
 
     def apply(self, injection: Injection, _running: "_Running", _now: float, /) -> Injection:
         """Set the status of the answer."""
@@ -137,7 +139,7 @@ class Throttle:
     """More than ``per_second`` requests in a second are answered HTTP 429, or ``code``; they have no effect."""
 
     per_second: int = field(validator=within(0), metadata=described("The requests in one second that are answered."))
-    retry_after: float | None = field(default=None, validator=within(0), metadata=described(RETRY_AFTER))
+    retry_after: float | None = field(default=None, validator=within(0, LONGEST), metadata=described(RETRY_AFTER))
     code: str | None = field(default=None, metadata=described("A status code of the platform instead of HTTP 429."))
 
     def apply(self, injection: Injection, running: "_Running", now: float, /) -> Injection:

@@ -264,7 +264,7 @@ def _choice(value: object, kind: Any) -> Any:  # a Literal of texts, or an enum 
 
 
 _converter = Converter(forbid_extra_keys=True)
-for _kind in (str, bool):
+for _kind in (str, int, bool):
     _converter.register_structure_hook(_kind, _exactly)
 _converter.register_structure_hook(float, _number)
 _converter.register_structure_hook_func(lambda kind: kind == tuple[str, ...], _texts)

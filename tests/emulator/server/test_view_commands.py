@@ -206,6 +206,8 @@ async def test_a_message_is_delivered_again_as_a_resend_and_without_its_faults(o
         assert (await told(server, "deliveries/again", "POST", {"number": 1}))[0] == 409  # no target
         own.copy_to(receiver)
         assert (await told(server, "deliveries/again", "POST", {"number": 1}))[0] == 404
+        for wrong in (True, 1.9, "1"):
+            assert (await told(server, "deliveries/again", "POST", {"number": wrong}))[0] == 400
         own.copy_faults.add(CopyFault(effect=Stale(60), nth=(1,), attempts=()))
         for text in ("first", "second"):
             own.say("1001", "1002", text)
