@@ -132,6 +132,28 @@ thread.join()
     assert run_program(program, folder, platform) == "CancelledError\n"
 
 
+def test_a_call_that_begins_while_another_thread_closes_is_made_before_or_after_and_returns(platform, folder):
+    """Not to the loop that ends: there nothing would run it, and nothing would answer."""
+    program = f"""{THREADS}
+import asyncio
+from concurrent.futures import CancelledError
+from rbim import ClientClosed
+submit = asyncio.run_coroutine_threadsafe
+def late(call, loop):
+    closing = threading.Thread(target=rbim.close)
+    closing.start()
+    closing.join(0.3)  # long enough for it to end, if the call lets it
+    return submit(call, loop)
+asyncio.run_coroutine_threadsafe = late
+try:
+    rbim.run(lambda client: client.groups.search(name="a"))
+except (ClientClosed, CancelledError):
+    pass  # closed while it ran
+print("returned")
+"""
+    assert run_program(program, folder, platform) == "returned\n"
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_opens_a_client_of_its_own_and_its_parents_goes_on(platform, folder):
     program = f"""{THREADS}
