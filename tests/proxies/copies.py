@@ -51,6 +51,7 @@ async def copied(  # the run, each part by keyword
     times: int = 2,
     between: int = 60,
     transport: Callable[[], Transport] | None = None,
+    certificate: Path | None = None,
     **settings: str,
 ) -> Copies:
     """Send copies through a proxy, and disturb it so often."""
@@ -59,7 +60,7 @@ async def copied(  # the run, each part by keyword
         printed: list[str] = []
         reader = threading.Thread(target=lambda: _reads(receiver, printed), daemon=True)
         reader.start()
-        proxy = PROXIES[kind](folder, receiver.port, **settings)
+        proxy = PROXIES[kind](folder, receiver.port, certificate=certificate, **settings)
         with proxy.running():
             emulator.copy_to(f"{proxy.origin}/", transport=transport)
             async with emulator.copying(), anyio.create_task_group() as tasks:

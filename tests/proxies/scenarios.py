@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     GoesOn = Callable[[int], Awaitable[None]]
 
-__all__ = ["LIMIT", "Run", "idle", "limited", "reloads", "repeats", "restarts"]
+__all__ = ["LIMIT", "LIMITING", "Run", "certificate_of", "idle", "limited", "reloads", "repeats", "restarts"]
 
 LIMIT = 50  # requests a second
 LIMITING: dict[tuple[str, int], dict[str, str]] = {
@@ -97,12 +97,18 @@ async def _run(
     return Run(tally=calls.tally(seen), calls=calls, seen=seen, sent_on=proxy.tries())
 
 
-def _trust(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the file with a certificate and its key for a proxy, and the option with which a transport trusts it."""
+def certificate_of(folder: Path) -> tuple[Path, Path]:
+    """Return the file with a certificate and its key for a proxy, and the one with the authority that made it."""
     authority = trustme.CA()
     certificate, trusted = folder / "proxy.pem", folder / "ca.pem"
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     authority.cert_pem.write_to_path(str(trusted))
+    return certificate, trusted
+
+
+def _trust(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the file with a certificate and its key for a proxy, and the option with which a transport trusts it."""
+    certificate, trusted = certificate_of(folder)
     return certificate, {"verify": str(trusted)}
 
 

@@ -6,6 +6,7 @@ from helpers.proxies import PROXIES, needs_proxies
 from rbim.transports.httpx import HttpxTransport
 
 from .copies import copied
+from .scenarios import LIMITING, certificate_of
 
 pytestmark = [*needs_proxies, pytest.mark.usefixtures("no_proxy_of_this_machine")]
 LONG = pytest.mark.slow
@@ -49,3 +50,30 @@ async def test_a_restart_of_the_proxy_loses_only_copies_that_were_not_acknowledg
     assert set(run.handled.values()) == {1}
     assert run.acknowledged <= set(run.handled)
     assert set(run.handled) - run.acknowledged <= set(run.reasons)  # stored, and the answer was lost
+
+
+@pytest.mark.parametrize("kind", PROXIES)
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_tls_that_ends_at_the_proxy_changes_nothing_while_it_reloads(kind, tmp_path):
+    certificate, trusted = certificate_of(tmp_path)
+    run = await copied(
+        kind,
+        tmp_path,
+        lambda proxy: proxy.reload(),
+        times=1,
+        certificate=certificate,
+        transport=lambda: HttpxTransport(trust_env=False, verify=str(trusted)),
+    )
+    is_honest(run)
+    assert run.acknowledged
+
+
+@pytest.mark.parametrize("kind", PROXIES)
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_a_rate_limit_refuses_is_not_handled_and_all_else_is(kind, tmp_path):
+    """In normal mode a copy is sent once: a limit in front of a receiver loses copies, and the platform is told so."""
+    run = await copied(kind, tmp_path, lambda _: None, times=1, **LIMITING[kind, 429])
+    is_honest(run)
+    assert set(run.handled) == run.acknowledged
+    assert run.lost
+    assert {run.sent_on[name] for name in run.lost} == {0}
