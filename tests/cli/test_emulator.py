@@ -174,8 +174,9 @@ def test_credentials_come_from_the_environment_and_are_not_shown(tmp_path):
     token.write_text("a-token\n")
     token.chmod(0o600)
     environment = {"RBIM_APP_ID": "an-app", "RBIM_APP_TOKEN_FILE": str(token)}
-    with running(lines=3, **environment) as emulator:
-        emulator.exports = {"RBIM_BASE_URL": emulator.url, "RBIM_APP_ID": "an-app", "RBIM_APP_TOKEN": "a-token"}
+    with running(lines=5, **environment) as emulator:
+        assert list(emulator.exports) == ["RBIM_BASE_URL", "RBIM_EMULATOR_URL"]  # or the next command asks the platform
+        emulator.exports |= {"RBIM_APP_ID": "an-app", "RBIM_APP_TOKEN": "a-token"}
         assert json.loads(emulator.shell(blocks("sh")[0]))["statusCode"] == "000000"
         code, out, err = emulator.stop()
     assert (code, out, err) == (0, "", "")
@@ -321,7 +322,7 @@ def copied_to(emulator, receiver):
 @pytest.mark.parametrize("how", ["environment", "file", "user's file"])
 def test_a_configured_token_signs_copies_only_with_the_flag(tmp_path, how):
     with RawServer(reply()) as receiver:
-        with running(lines=3, **configured(how, tmp_path)) as emulator:
+        with running(lines=5, **configured(how, tmp_path)) as emulator:
             status, reason = copied_to(emulator, receiver)
             assert emulator.control("GET", "deliveries") == []
             assert (emulator.control("GET", "copy"), emulator.stop()[::2]) == (None, (0, ""))
@@ -330,7 +331,7 @@ def test_a_configured_token_signs_copies_only_with_the_flag(tmp_path, how):
 
     with RawServer(reply()) as receiver:
         (tmp_path / "again").mkdir()
-        with running("--sign-copies", lines=3, **configured(how, tmp_path / "again")) as emulator:
+        with running("--sign-copies", lines=5, **configured(how, tmp_path / "again")) as emulator:
             assert copied_to(emulator, receiver)[0] == 200
             while not emulator.control("GET", "deliveries"):
                 pass

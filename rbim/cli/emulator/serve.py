@@ -221,10 +221,10 @@ def _print_address(server: Server) -> None:
         server.url,
         f"# {ABOUT}",
         f"# Page and control interface: {server.url}{PREFIX}, also during an outage: {server.control_url}",
+        f"export RBIM_BASE_URL={server.url}",
     ]
     if server.emulator.own_credentials:
         lines += [
-            f"export RBIM_BASE_URL={server.url}",
             f"export RBIM_APP_ID={credentials.app_id}",
             f"export RBIM_APP_TOKEN={credentials.app_token.reveal()}",
         ]
