@@ -7,6 +7,7 @@ open during an outage, too. Each is a :class:`~rbim.emulator.server.listener.Lis
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from rbim.emulator.emulator import Emulator
 
 __all__ = ["Server", "run", "serve"]
+
+logger = logging.getLogger("rbim.emulator")
 
 RETRY = 0.2  # seconds between two tries to listen again after an outage
 
@@ -138,8 +141,11 @@ class Server:
 
     async def _copy(self) -> None:
         """Deliver copies of messages as they are sent."""
-        async with self.emulator.copying():
-            await asyncio.Event().wait()
+        try:
+            async with self.emulator.copying():
+                await asyncio.Event().wait()
+        except Exception:  # the server goes on, and its user must know
+            logger.exception("the emulator failed, and copies no message any more")
 
     async def _listen_after(self, seconds: float) -> None:
         await self.emulator.clock.sleep(seconds)

@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
@@ -617,3 +618,15 @@ async def test_heads_are_kept_as_long_as_their_date_holds(emulator, server):
 def _heads():
     gc.collect()
     return sum(type(each) is h11.Response for each in gc.get_objects())
+
+
+async def test_an_error_that_ends_the_copying_of_messages_is_logged(emulator, monkeypatch, caplog):
+    @asynccontextmanager
+    async def broken(_):
+        raise ValueError("a defect")
+        yield
+
+    monkeypatch.setattr(Emulator, "copying", broken)
+    async with serve(emulator) as server, connected(server) as raw:
+        assert (await raw.ask(http("GET", "/_emulator/clock"))).status == 200
+    assert [each.message for each in caplog.records] == ["the emulator failed, and copies no message any more"]
