@@ -7,7 +7,6 @@ path of a request reaches the file system.
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from hashlib import sha256
 from importlib.resources import files
@@ -47,7 +46,6 @@ INDEX = "index.html"
 READING = ("GET", "HEAD")
 
 _HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
-_ACCEPTED = re.compile(r"\s*([^;,\s]+)\s*(?:;[^,]*?\bq\s*=\s*([^;,\s]+))?")
 
 
 @frozen
@@ -129,12 +127,22 @@ def _read(file: Traversable) -> _File:
 def prefers_html(scope: Scope) -> bool:
     """Return whether a request comes from a browser that shows a page: it names HTML, and no JSON that it prefers."""
     text = ", ".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"accept")
-    weights = {found[1].lower(): _weight(found[2]) for found in _ACCEPTED.finditer(text)}
+    weights = dict(map(_weighted, text.lower().split(",")))
     return weights.get("text/html", 0.0) > weights.get("application/json", 0.0)
 
 
-def _weight(text: str | None) -> float:
+def _weighted(accepted: str) -> tuple[str, float]:
+    """Return a media type of an Accept header and its weight, in linear time: the header can be long, and anyone's."""
+    kind, *parameters = accepted.split(";")
+    for each in parameters:
+        name, _, value = each.partition("=")
+        if name.strip() == "q":
+            return kind.strip(), _weight(value.strip())
+    return kind.strip(), 1.0
+
+
+def _weight(text: str) -> float:
     try:
-        return 1.0 if text is None else float(text)
+        return float(text)
     except ValueError:
         return 0.0

@@ -1,6 +1,7 @@
 """The files of a page over HTTP: their headers, which are on every answer, and nothing but the package's own files."""
 
 import re
+import time
 from importlib.resources import files
 from pathlib import Path
 
@@ -127,12 +128,29 @@ async def test_a_browser_that_has_a_file_gets_it_once():
         ("text/html, application/json;q=0.9", True),
         ("text/html;q=0", False),
         ("text/html;q=nonsense", False),
+        ("text/html ; level=1 ; Q = 0.5 ; q=0, application/json; q=0.4", True),
+        ("text/html; q=", False),
+        (";q=1, ,text/html;;q", False),
         ("text/event-stream", False),
     ],
 )
 def test_a_page_is_for_those_who_name_html(accept, html):
     headers = [] if accept is None else [(b"accept", accept.encode())]
     assert prefers_html({"headers": headers}) is html
+
+
+LONG = 60_000  # bytes, which a head of a request can have
+
+
+@pytest.mark.parametrize("filling", [";", ";q", ";q=", "q ", "a;", ",;", "; q =x", ";q=" + "9" * 1000, " ", "\xa0"])
+def test_a_long_header_takes_no_time(filling):
+    """Time that grows with the square of the length would be many seconds for several of them."""
+    began = time.process_time()
+    for before in ("text/html", "text/html,"):
+        header = (before + filling * (LONG // len(filling))).encode("latin-1")
+        prefers_html({"headers": [(b"accept", header)]})
+        assert prefers_html({"headers": [(b"accept", header + b",text/html;q=0.5")]}) is True
+    assert time.process_time() - began < 2
 
 
 SCRIPTS = [name for name in FILES if name.endswith(".js")]
