@@ -3,8 +3,9 @@
 from collections.abc import Callable, Container
 from datetime import datetime
 
-from attrs import define, field
+from attrs import define, field, setters
 
+from rbim.emulator.faults.plan import within
 from rbim.operations.base import described
 from rbim.operations.call_tasks import CreateCallTask
 from rbim.operations.groups import GroupType, Permission, Role, Target
@@ -17,6 +18,7 @@ Nearest = Callable[[list[str], list[str]], str]
 
 FIRST_GROUP = 49837291
 FIRST_TASK = 1001
+MOST_MADE = 10**12  # so that the identifiers of groups keep their 13 digits
 
 
 @define(kw_only=True)
@@ -109,7 +111,12 @@ class State:
     known: set[str] | None = field(
         default=None, metadata=described("The only accounts that have logged in; null: all have.")
     )
-    made: int = field(default=0, metadata=described("The number of identifiers made so far."))
+    made: int = field(
+        default=0,
+        validator=within(0, MOST_MADE),
+        on_setattr=setters.NO_OP,
+        metadata=described("The number of identifiers made so far."),
+    )
 
     def has_logged_in(self, account: str) -> bool:
         """Return whether the account has ever logged in from a client: all have, except those set otherwise."""

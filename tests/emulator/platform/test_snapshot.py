@@ -198,6 +198,8 @@ def edited(edit):
         (lambda d: d.update(grops=[]), r"unknown: grops @ \$"),
         (lambda d: d.update(made="3"), r"must be int, not '3' @ \$.made"),
         (lambda d: d.update(made=True), r"must be int, not True @ \$.made"),
+        (lambda d: d.update(made=-1), r"made: must be 0 to 1,000,000,000,000, not -1 @ \$"),
+        (lambda d: d.update(made=10**12 + 1), "made: must be 0 to 1,000,000,000,000, not 1000000000001"),
         (lambda d: d.update(known="abc"), r"must be a list, not str @ \$.known"),
         (lambda d: d.update(never_logged_in=[1]), r"must be str, not 1 @ \$.never_logged_in\[0\]"),
         (lambda d: d.update(groups={}), r"must be a list, not dict @ \$.groups"),
@@ -267,6 +269,11 @@ def test_loading_leaves_the_document_alone():
     assert document == kept
 
 
+async def test_identifiers_have_their_form_after_the_most_that_a_document_can_count():
+    load_state(state := State(), {"version": VERSION, "made": 10**12})
+    assert [state.new_group_id(), state.new_task_id()] == ["g81000049837291", "1000000001002"]
+
+
 async def test_an_identifier_that_is_taken_is_not_made_again():
     emulator = Emulator(clock=EmulatedClock())
     load_state(emulator.state, export_state(State(groups={"g": a_group("g80000049837291")}, tasks={"t": a_task("1002")})))
@@ -326,7 +333,9 @@ def test_every_state_survives_json(data):
             rand=data.draw(st.none() | st.text("0123456789", min_size=1)),
         )
     known = st.none() | st.sets(accounts, max_size=3)
-    state = State(groups, tasks, data.draw(st.sets(accounts, max_size=3)), data.draw(known), data.draw(st.integers(0)))
+    state = State(
+        groups, tasks, data.draw(st.sets(accounts, max_size=3)), data.draw(known), data.draw(st.integers(0, 10**12))
+    )
     document = json.loads(json.dumps(export_state(state)))
     loaded = State()
     load_state(loaded, document)
