@@ -190,14 +190,34 @@ def test_what_cannot_be_read_stays_in_quarantine(letters):
         assert process.stop()[0] == Exit.DONE
 
 
-@pytest.mark.parametrize(
-    "document",
-    [{}, {"number": 1, "reason": "x"}, {"kind": "done", "number": 1}, {"number": "1"}, {"reason": 1}, {"number": 77}],
-)
-def test_a_wrong_command_changes_nothing(letters, document):
+NUMBER = "number: must be a whole number, 0 to 9223372036854775807, not "
+REASON = "reason: must be a text, not "
+GONE = "it is not there any more"
+WRONG_COMMANDS = [
+    ({}, "give a number or a reason"),
+    ({"number": 1, "reason": "x"}, "give a number or a reason"),
+    ({"kind": "done", "number": 1}, "kind: use dead or quarantine"),
+    ({"number": "1"}, NUMBER + "'1'"),
+    ({"number": True}, NUMBER + "True"),
+    ({"number": 1.0}, NUMBER + "1.0"),
+    ({"number": [1]}, NUMBER + "[1]"),
+    ({"number": "x" * 1000}, NUMBER + "'" + "x" * 99),
+    ({"number": -1}, NUMBER + "-1"),
+    ({"number": 2**63}, NUMBER + "9223372036854775808"),
+    ({"reason": 1}, REASON + "1"),
+    ({"reason": False}, REASON + "False"),
+    ({"reason": [LOST]}, REASON + f"[{LOST!r}]"),
+    ({"number": 77}, GONE),
+    ({"number": 2**63 - 1}, GONE),
+]
+
+
+def test_a_wrong_command_is_refused_with_its_reason_and_changes_nothing(letters):
     before = counts(letters)
     with serving_page(letters) as (process, page):
-        assert page.post("/requeue", **document).status_code == 400
+        for document, wrong in WRONG_COMMANDS:
+            answer = page.post("/requeue", **document)
+            assert (answer.status_code, answer.json()) == (400, {"error": wrong}), document
         assert page.client.post("/requeue", json={"kind": "dead", "reason": LOST}).status_code == 404
         answer = page.client.post("/requeue", content=json.dumps({"reason": LOST}), headers=page.authorization)
         assert answer.status_code == 415

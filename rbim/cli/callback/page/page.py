@@ -58,6 +58,7 @@ SHARE = 20  # the inbox is asked for at most one part in so many of the time
 LETTERS = 100  # on one page of the list
 MOST_COUNTED = 20_000  # letters of which the reasons are counted
 MOST_OF_PROBLEM = 300  # characters
+LARGEST = 2**63 - 1  # what an inbox can hold as the number of a letter
 GRACE = 0.5  # seconds that watchers have to receive the end
 UNREADABLE = (sqlite3.Error, OSError, RuntimeError)
 """What an inbox raises that cannot be read now: a locked file, servers that are not there, a sink that restarts."""
@@ -199,10 +200,14 @@ class CallbackPage:
         kept, number, reason = _kept(call.document), call.document.get("number"), call.document.get("reason")
         if (number is None) == (reason is None):
             raise InvalidRequest("give a number or a reason", field="number")
+        if not (number is None or (type(number) is int and 0 <= number <= LARGEST)):  # True is an int, too
+            raise InvalidRequest(f"number: must be a whole number, 0 to {LARGEST}, not {number!r:.100}", field="number")
+        if not (reason is None or isinstance(reason, str)):
+            raise InvalidRequest(f"reason: must be a text, not {reason!r:.100}", field="reason")
         with _readable():
-            if isinstance(reason, str):
+            if number is None:
                 count, left = await requeue_all(kept, self.archive, Chosen(), lambda each: headline(each.error) == reason)
-            elif isinstance(number, int) and (letter := await self.archive.event(number)) is not None:
+            elif (letter := await self.archive.event(number)) is not None:
                 count, left = await requeue_each(kept, self.archive, [letter])
             else:
                 raise InvalidRequest("it is not there any more", field="number")
