@@ -35,6 +35,7 @@ __all__ = ["LocalServerGuard", "is_json", "is_loopback_url"]
 SITES = (b"same-origin", b"none")
 PORTS = {"http": 80, "https": 443}
 LONGEST = 261  # characters of a name, a colon and a port; longer texts are not cached
+ALLOW = "use localhost or the address of the server, or start the server with --allowed-host NAME (in Python: allowed_hosts)"
 SHOWN = 100  # characters of a header's value in a message
 
 AUTHORITY = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::([0-9]{1,5}))?", re.ASCII | re.IGNORECASE)
@@ -55,10 +56,12 @@ class LocalServerGuard:
     """Refuses requests to a local server that come from web pages of other servers; see the module.
 
     ``allowed_hosts`` are further names or addresses under which the server is reached. ``bound`` is the host to which it is
-    bound; it counts if it is a name. Raises ValueError if an allowed host is not a name or an address.
+    bound; it counts if it is a name. ``advice`` tells the sender of another Host what to do. Raises ValueError if an allowed
+    host is not a name or an address.
     """
 
-    def __init__(self, allowed_hosts: Iterable[str] = (), *, bound: str = "localhost") -> None:
+    def __init__(self, allowed_hosts: Iterable[str] = (), *, bound: str = "localhost", advice: str = ALLOW) -> None:
+        self._advice = advice
         self._allowed = frozenset([bound.lower(), *map(_host_name, allowed_hosts)])
 
     def refusal(self, scope: Scope) -> str | None:
@@ -75,10 +78,7 @@ class LocalServerGuard:
                 sites.append(value)
         host = _authority(hosts[0]) if len(hosts) == 1 and len(hosts[0]) <= LONGEST else None
         if host is None or not self._serves(host, scope.get("server")):
-            return (
-                f"Host: {_shown(hosts)} is not a name of this server: use localhost or the address of the server, or start "
-                "the server with --allowed-host NAME (in Python: allowed_hosts)"
-            )
+            return f"Host: {_shown(hosts)} is not a name of this server: {self._advice}"
         if origins and not (len(origins) == 1 and _is_page_of(origins[0], host)):
             return (
                 f"Origin: {_shown(origins)} is not a page of this server: send the request from a program, such as curl, "

@@ -118,7 +118,7 @@ class LocalPageApp:
         self._token = token.encode()
         self._routes = routes
         self._tickets = tickets
-        self._guard = LocalServerGuard()
+        self._guard = LocalServerGuard(advice="open the address that the command printed")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

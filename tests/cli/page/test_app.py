@@ -136,6 +136,12 @@ async def test_a_page_of_another_server_gets_nothing_even_with_the_token(http, p
     assert page.asked == []
 
 
+async def test_who_uses_another_name_is_told_what_helps(http):
+    answer = await http.get("/", headers={"host": "box:80"})
+    said = "Host: 'box:80' is not a name of this server: open the address that the command printed\n"
+    assert (answer.status_code, answer.text) == (403, said)
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
 async def test_a_command_that_a_form_could_send_is_not_obeyed(http, page, kind):
     answer = await http.post("/echo", content=b"{}", headers=RIGHT | {"content-type": kind})
