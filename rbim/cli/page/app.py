@@ -82,6 +82,10 @@ class Answer:
 Handler = Callable[[Call], Awaitable[Answer]]
 
 NOT_FOUND = Answer(status=404, content_type=TEXT, body=b"not found\n")
+ONLY_GET = Answer(
+    status=405, content_type=TEXT, body=b"a download has no head of its own: use GET\n", headers={"allow": "GET"}
+)
+"""The answer to HEAD for a download, which it must neither write nor use up."""
 
 
 class Tickets:
@@ -133,6 +137,8 @@ class LocalPageApp:
         """Return the answer, or None if the client has left before it sent its whole body."""
         method, path = "GET" if scope["method"] == "HEAD" else scope["method"], scope["path"]
         if self._tickets is not None and method == "GET" and path.startswith(TICKETS):
+            if scope["method"] == "HEAD":
+                return ONLY_GET
             handler = self._tickets.take(path)
         else:
             handler = self._routes.get((method, path)) if self._is_allowed(scope) else None

@@ -171,6 +171,15 @@ async def test_a_ticket_serves_once_without_the_token(http, page):
     assert (await http.post(page.tickets.path(page.echo), json={})).status_code == 404
 
 
+async def test_a_ticket_is_not_used_up_by_a_request_for_its_head(http, page):
+    path = page.tickets.path(page.echo)
+    for asked in (path, "/download/unknown"):
+        answer = await http.head(asked)
+        assert (answer.status_code, answer.headers["allow"], answer.content) == (405, "GET", b"")
+    assert page.asked == []
+    assert (await http.get(path)).status_code == 200
+
+
 async def test_a_ticket_expires_and_old_ones_give_way(http, page):
     path = page.tickets.path(page.echo)
     page.time.now += 59.9
