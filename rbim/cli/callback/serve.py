@@ -26,11 +26,12 @@ from rbim.callbacks.receiver.receiver import Receiver
 from rbim.callbacks.signature import Policy
 from rbim.callbacks.worker.router import HandlerContext  # noqa: TC001  # the router looks at the handler's signature
 from rbim.cli.background_writer import Line, StreamListener
-from rbim.cli.callback.connection import ConnectionTable, LimitedConnection, max_connections
+from rbim.cli.callback.connection import max_connections
 from rbim.cli.callback.forward import Forwarder
 from rbim.cli.callback.inboxes import inbox_of, is_on_servers
 from rbim.cli.callback.log import RateLimitedHandler, receiver_log
 from rbim.cli.callback.signals import stopped_by_signals
+from rbim.cli.connection import ConnectionTable, LimitedConnection
 from rbim.cli.context import callback_credentials, configuration
 from rbim.cli.exit_codes import Exit
 from rbim.cli.printable import json_line

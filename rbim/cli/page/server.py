@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from uvicorn import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from rbim._support.sockets import bound_to
+from rbim.cli.connection import ConnectionTable, LimitedConnection
 
 if TYPE_CHECKING:
     import socket
@@ -31,15 +31,6 @@ BACKLOG = 64
 LAST_WORDS = 0.2  # seconds in which an answer may end by itself
 
 
-class _Connection(H11Protocol):
-    """One connection; the newest of too many is closed."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
-            transport.abort()
-
-
 def _without_traceback(app: LocalPageApp) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
     """Return an application that ends quietly when its server does; uvicorn would log a traceback."""
 
@@ -56,6 +47,7 @@ class LocalPageServer:
     def __init__(self, app: LocalPageApp) -> None:
         self.port = 0
         self._state = ServerState()
+        self._table = ConnectionTable(MAX_CONNECTIONS, page=True)
         self._server: asyncio.Server | None = None
         self._config = Config(
             _without_traceback(app),
@@ -76,7 +68,7 @@ class LocalPageServer:
         listening: socket.socket = await bound_to(LOOPBACK, 0)
         self.port = int(listening.getsockname()[1])
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: _Connection(self._config, self._state, {}), sock=listening, backlog=BACKLOG
+            lambda: LimitedConnection(self._config, self._state, self._table), sock=listening, backlog=BACKLOG
         )
         return self
 

@@ -26,16 +26,9 @@ from rbim._support.sockets import bound_to
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.signature import sign
 from rbim.cli import Exit
-from rbim.cli.callback.connection import (
-    HEAD_TIMEOUT,
-    MAX_CONNECTIONS,
-    QUIET,
-    RESERVED_FILES,
-    RESPONSE_TIMEOUT,
-    ConnectionTable,
-    max_connections,
-)
+from rbim.cli.callback.connection import MAX_CONNECTIONS, RESERVED_FILES, max_connections
 from rbim.cli.callback.serve import ServeOptions, _config, _Server
+from rbim.cli.connection import HEAD_TIMEOUT, QUIET, RESPONSE_TIMEOUT, ConnectionTable
 
 # ------------------------------------------------------------------------------------------------------------ connections
 
@@ -97,7 +90,7 @@ async def connecting(app=None, limit=1000, **tls):
 async def test_what_asks_for_nothing_is_closed(monkeypatch):
     """Where no head comes, or not all of it, or not the rest of a body that nobody wants any more."""
     assert HEAD_TIMEOUT == 5
-    monkeypatch.setattr("rbim.cli.callback.connection.HEAD_TIMEOUT", 0.05)
+    monkeypatch.setattr("rbim.cli.connection.HEAD_TIMEOUT", 0.05)
     async with connecting() as connect:
         resting = await connect()
         assert await resting.ask() == 200
@@ -113,7 +106,7 @@ async def test_what_asks_for_nothing_is_closed(monkeypatch):
 
 
 async def test_those_that_are_silent_for_long_give_way_first(monkeypatch, caplog):
-    monkeypatch.setattr("rbim.cli.callback.connection.QUIET", 0.0)
+    monkeypatch.setattr("rbim.cli.connection.QUIET", 0.0)
     async with connecting(limit=3) as connect:
         known, first, second = [await connect() for _ in range(3)]
         assert await known.ask() == 200
@@ -158,7 +151,7 @@ async def test_where_nobody_is_idle_the_next_one_is_told():
 async def test_an_answer_that_is_not_there_in_time_ends_the_connection(monkeypatch):
     """Such as one that nobody reads, while more is asked for."""
     assert RESPONSE_TIMEOUT == 15
-    monkeypatch.setattr("rbim.cli.callback.connection.RESPONSE_TIMEOUT", 0.05)
+    monkeypatch.setattr("rbim.cli.connection.RESPONSE_TIMEOUT", 0.05)
     told = []
 
     async def stuck(_scope, receive, _send):
@@ -182,7 +175,7 @@ async def test_requests_one_after_the_other_have_their_time_each():
 
 
 async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("rbim.cli.callback.connection.HEAD_TIMEOUT", 0.05)
+    monkeypatch.setattr("rbim.cli.connection.HEAD_TIMEOUT", 0.05)
     both = tmp_path / "both.pem"
     trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(both)
     async with connecting(certfile=both) as connect:

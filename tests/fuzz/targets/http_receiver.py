@@ -13,9 +13,9 @@ import uvicorn.server
 from rbim import Credentials
 from rbim.callbacks.receiver.receiver import Receiver
 from rbim.callbacks.signature import Policy
-from rbim.cli.callback.connection import ConnectionTable, LimitedConnection
 from rbim.cli.callback.log import RateLimitedHandler
 from rbim.cli.callback.serve import ServeOptions, _AtPath, _config
+from rbim.cli.connection import ConnectionTable, LimitedConnection
 from tests.fuzz import by_hand
 from tests.fuzz.broken import require
 from tests.fuzz.connections import LOOP, Errors, answers, pieces, talk
