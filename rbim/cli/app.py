@@ -177,7 +177,8 @@ def _near_command(error: UnusedCliTokensError) -> str:
     token, above = (error.unused_tokens or [""])[0], " ".join(("rbim", *(error.command_chain or ())))
     known = [name for name in error.app or () if not name.startswith("-")]
     near = get_close_matches(token, known, n=1)
-    return f"unknown command {token!r}: did you mean {above} {near[0]}?" if near else ""
+    meant = _flag_for(error) or (f"{above} {near[0]}" if near else "")
+    return f"unknown command {token!r}: did you mean {meant}?" if meant and known else ""
 
 
 def _unknown_command(error: UnknownCommandError) -> str:
@@ -187,5 +188,21 @@ def _unknown_command(error: UnknownCommandError) -> str:
     near = get_close_matches(token, known, n=1)
     above = " ".join(("rbim", *(error.command_chain or ())))
     below = [f"{above} {name} {token}" for name in known if app is not None and token in app[name]]
-    meant = f"{above} {near[0]}" if near else " or ".join(below)
+    meant = _flag_for(error) or (f"{above} {near[0]}" if near else " or ".join(below))
     return f"unknown command {token!r}{f': did you mean {meant}?' if meant else ''}"
+
+
+def _flag_for(error: UnknownCommandError | UnusedCliTokensError) -> str:
+    """Return the line to type for ``help`` and ``version``, which are commands of other programs; else an empty text."""
+    unknown, *words = error.unused_tokens or [""]
+    if unknown == "version":
+        return "rbim --version"
+    if unknown != "help":
+        return ""
+    app, chain = error.app, ["rbim", *(error.command_chain or ())]
+    for word in words:  # the command that help is wanted for
+        if app is None or word.startswith("-") or word not in app:
+            break
+        app = app[word]
+        chain.append(word)
+    return f"{' '.join(chain)} --help"
