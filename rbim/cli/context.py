@@ -28,6 +28,11 @@ HOW_TO_CONFIGURE = (
     "Set RBIM_BASE_URL, RBIM_APP_ID, RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) and RBIM_USER_NAME, or write a profile in "
     "rbim.toml. `rbim config show` shows the current settings."
 )
+HOW_TO_CONFIGURE_CALLBACKS = (
+    "Set RBIM_APP_ID and RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE), or write a profile in rbim.toml. `rbim config show` shows "
+    "the current settings."
+)
+"""For commands that sign or verify deliveries, and make no client."""
 
 NEEDED = {"RBIM_BASE_URL", "RBIM_APP_ID", "RBIM_APP_TOKEN"}
 """Variables without which, or a profile, there is no client."""
@@ -102,7 +107,7 @@ def pacing(config: Config) -> dict[str, Any]:
 
 def callback_credentials(config: Config) -> tuple[Credentials, ...]:
     """Return the credentials whose signatures on callbacks are accepted. Raises InvalidRequest."""
-    with _adding_hint():
+    with _adding_hint(HOW_TO_CONFIGURE_CALLBACKS):
         return config.callback_credentials()
 
 
@@ -111,17 +116,17 @@ def _warn(text: str) -> None:
 
 
 @contextmanager
-def _adding_hint() -> Generator[None]:
-    """Add a note on how to configure to an InvalidRequest that has no note yet."""
+def _adding_hint(how: str = HOW_TO_CONFIGURE) -> Generator[None]:
+    """Add a note on how to configure to an InvalidRequest that has no note yet; ``how``: if a needed variable is not set."""
     try:
         yield
     except InvalidRequest as error:
         if not getattr(error, "__notes__", ()):
-            error.add_note(_hint(error))
+            error.add_note(_hint(error, how))
         raise
 
 
-def _hint(error: InvalidRequest) -> str:
+def _hint(error: InvalidRequest, how: str) -> str:
     """Return where to read about a field of the dialect, whose flag, variable or key is wrong, or how to configure."""
     for name in NAMES:
         if error.field in {variable_of(name), flag_of(name)}:
@@ -130,7 +135,7 @@ def _hint(error: InvalidRequest) -> str:
     if found is not None:
         return f"See: rbim dialect {found[1]}" if found[1] in NAMES else "See: rbim dialect"
     if error.field in NEEDED:
-        return HOW_TO_CONFIGURE
+        return how
     if error.field == "profile":
         return "A profile is a table [profiles.NAME] of rbim.toml. `rbim config path` lists the files that are read."
     if error.field.startswith("RBIM_"):

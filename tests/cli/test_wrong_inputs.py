@@ -88,6 +88,8 @@ CASES = [
     # configuration
     ("nothing is configured", "RBIM_BASE_URL= RBIM_APP_ID= RBIM_APP_TOKEN= rbim groups detail g1"),
     ("no token", "RBIM_APP_TOKEN= rbim groups detail g1"),
+    ("no application, for a captured delivery", "RBIM_APP_ID= rbim callback explain members.csv"),
+    ("no application, for a receiver", "RBIM_BASE_URL= RBIM_APP_ID= rbim callback serve --inbox new.db"),
     ("a file with the token that is not there", "RBIM_APP_TOKEN= RBIM_APP_TOKEN_FILE=app.token rbim groups detail g1"),
     ("an address without its scheme", "rbim --base-url 127.0.0.1:8883 groups detail g1"),
     ("an address with the version", "rbim --base-url https://im.example/2013-12-26 groups detail g1"),

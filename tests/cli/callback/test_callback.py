@@ -445,6 +445,22 @@ def test_help_fits_and_tells_the_beginning(cli, monkeypatch, command, width):
         assert "RBIM_CALLBACK_CREDENTIALS_FILE" in text
 
 
+@pytest.mark.parametrize("missing", KNOWN)
+@pytest.mark.parametrize(
+    "command",
+    [["serve", "--inbox", "events.db"], ["explain", "capture"], ["send", "TEXT", "--to", "g1", "--sender", "1001"]],
+    ids=lambda command: command[0],
+)
+def test_the_advice_names_no_more_variables_than_the_other_tests_set(cli, environment, tmp_path, command, missing):
+    environment.chdir(tmp_path)
+    environment.delenv(missing)
+    code, out, err = cli(*command)
+    assert (code, out) == (Exit.USAGE, "")
+    problem, advice = err.splitlines()
+    assert problem == f"rbim: the environment variable {missing} is not set"
+    assert {*re.findall(r"RBIM_\w+", advice)} == {*KNOWN, "RBIM_APP_TOKEN_FILE"}
+
+
 def test_credentials_of_the_environment_come_first(tmp_path, environment):
     file = tmp_path / "credentials.json"
     environment.setenv("RBIM_CALLBACK_CREDENTIALS_FILE", str(file))
