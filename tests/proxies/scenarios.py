@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     GoesOn = Callable[[int], Awaitable[None]]
 
-__all__ = ["LIMIT", "LIMITING", "Run", "certificate_of", "idle", "limited", "reloads", "repeats", "restarts"]
+__all__ = ["LIMIT", "LIMITING", "REPEATING", "Run", "certificate_of", "idle", "limited", "reloads", "repeats", "restarts"]
 
 LIMIT = 50  # requests a second
 LIMITING: dict[tuple[str, int], dict[str, str]] = {

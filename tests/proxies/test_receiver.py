@@ -3,9 +3,10 @@
 import pytest
 
 from helpers.proxies import PROXIES, needs_proxies
+from rbim.callbacks import Counts
 from rbim.transports.httpx import HttpxTransport
 
-from .copies import copied
+from .copies import copied, repeated
 from .scenarios import LIMITING, certificate_of
 
 pytestmark = [*needs_proxies, pytest.mark.usefixtures("no_proxy_of_this_machine")]
@@ -77,3 +78,18 @@ async def test_what_a_rate_limit_refuses_is_not_handled_and_all_else_is(kind, tm
     assert set(run.handled) == run.acknowledged
     assert run.lost
     assert {run.sent_on[name] for name in run.lost} == {0}
+
+
+@pytest.mark.parametrize("kind", PROXIES)
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_copy_that_the_proxy_repeats_to_a_second_receiver_is_handled_once(kind, tmp_path):
+    """Its answer was lost. docs/reloads.md advises this setting in front of receivers, and only there."""
+    run = await repeated(kind, tmp_path)
+    assert (run.reasons, run.acknowledged) == ({}, run.sent)
+    twice = {name for name, receivers in run.received.items() if len(receivers) == 2}
+    assert len(twice) == len(run.sent) // 4
+    assert {name for name, times in run.sent_on.items() if times > 1} == twice
+    if kind == "nginx":  # HAProxy tries the same server again first
+        assert {len({*run.received[name]}) for name in twice} == {2}
+    assert run.handled == dict.fromkeys(run.sent, 1)
+    assert run.inbox == Counts(waiting=0, done=len(run.sent), dead=0, quarantined=0)
