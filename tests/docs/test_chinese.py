@@ -1,6 +1,6 @@
 """Every page for users is there in Chinese, too, and says the same: code, headings, tables and links are compared.
 
-What stands in the blocks is run once, from the English pages.
+So is the README of each example. What stands in the blocks is run once, from the English pages.
 """
 
 import re
@@ -19,6 +19,8 @@ ENGLISH = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").
 CHINESE = ["docs/README.zh.md", *sorted(f"docs/zh/{path.name}" for path in (ROOT / "docs" / "zh").glob("*.md"))]
 ENGLISH.remove(f"docs/{INCLUDING}")
 CHINESE.remove(f"docs/zh/{INCLUDING}")
+for own, pages in (("README.md", ENGLISH), ("README.zh.md", CHINESE)):  # of the examples
+    pages.extend(sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "examples").rglob(own)))
 
 PUNCTUATION = "[\u3001\u3002\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f]"
 """Marks of Chinese, which have no space beside them."""
@@ -54,11 +56,12 @@ def test_both_sites_include_the_changelog():
 @pytest.mark.parametrize("page", CHINESE)
 class TestAPageInChinese:
     def test_and_the_english_one_link_to_each_other_below_their_titles(self, page):
-        here, there = (
-            ("docs/README.zh.md", "../README.md")
-            if page == "docs/README.zh.md"
-            else (f"zh/{name(page)}", f"../{name(page)}")
-        )
+        if page == "docs/README.zh.md":
+            here, there = "docs/README.zh.md", "../README.md"
+        elif page.startswith("docs/examples/"):
+            here, there = "README.zh.md", "README.md"
+        else:
+            here, there = f"zh/{name(page)}", f"../{name(page)}"
         assert text_of(page).splitlines()[1:4] == ["", f"[English]({there}) · 简体中文", ""]
         assert text_of(english_of(page)).splitlines()[1:4] == ["", f"English · [简体中文]({here})", ""]
 

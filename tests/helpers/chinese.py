@@ -32,7 +32,9 @@ def includes(page: str) -> list[tuple[str, str]]:
 
 def english_of(chinese: str) -> str:
     """Return the English page of a Chinese one, both as paths from the root."""
-    return "README.md" if chinese == "docs/README.zh.md" else chinese.replace("docs/zh/", "docs/")
+    if chinese == "docs/README.zh.md":
+        return "README.md"
+    return chinese.replace("docs/zh/", "docs/").replace("README.zh.md", "README.md")
 
 
 def headings(page: str) -> list[tuple[str, str]]:
