@@ -44,7 +44,7 @@ LONGEST = 64 * 1024  # bytes of a file
 MOST_DOTS = 1000  # in a line: the time for a dotted key grows with the square of its parts
 POSSIBLE_TOKEN = re.compile(r"'[^']{12,}'")
 LONG_NAME = re.compile(r"(?=\S*[0-9])\S{14,}")
-"""A name of a profile that may be a token; names of words only, such as production-europe, are shown."""
+"""A part of a profile's name that may be a token; words only, such as production-europe, are shown."""
 
 
 class ConfigPlace(NamedTuple):
@@ -364,8 +364,8 @@ def _checked(path: Path, document: dict[str, Any]) -> tuple[ConfigFile | None, s
 
 
 def shown_profile(profile: str) -> str:
-    """Return the name of a profile for a message, unless it may be a token in the wrong place."""
-    return "***" if LONG_NAME.fullmatch(profile) else profile
+    """Return the name of a profile for a message, without what may be a token in the wrong place."""
+    return LONG_NAME.sub("***", profile)
 
 
 def _settings(profile: str, table: dict[str, object], base: Path) -> tuple[dict[str, Any] | None, str]:

@@ -95,6 +95,12 @@ def test_a_token_in_a_wrong_variable_or_argument_is_not_shown(bare_environment, 
             assert token not in "".join(capsys.readouterr()), (key, form)
 
 
+def test_no_message_shows_a_token_within_the_name_of_a_profile(folder):
+    file = folder / "some.toml"
+    file.write_text(f'[profiles."app_token = {TOKENS[0]}"]\n')
+    assert load(file=file).missing[0].endswith("none of the profiles app_token = *** is chosen")
+
+
 @pytest.mark.parametrize("token", [TOKENS[0], TOKENS[3]])
 def test_no_message_lists_a_profile_whose_name_may_be_a_token(folder, token):
     file = folder / "some.toml"
