@@ -40,8 +40,8 @@ nothing from elsewhere, and costs nothing while no one watches.
     });
 
 ``items`` are in order and numbered from ``first`` without a gap; ``missed`` counts those before ``first`` that are not held
-any more. ``onStart`` means that everything before is void: the process or the stream began anew. A page in a hidden tab
-disconnects, and resumes where it was.
+any more. ``onStart`` means that everything before in this stream is void: the process or the stream began anew. The other
+streams of the feed go on. A page in a hidden tab disconnects, and resumes where it was.
 
 The other modules each hold one thing: ``dom.js`` (elements, text only; hostile characters are made visible), ``words.js``
 (language, words, numbers, times), ``request.js`` (JSON to and from the server), ``tabs.js``, ``dialog.js``, ``list.js`` (a

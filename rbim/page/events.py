@@ -9,13 +9,15 @@ A stream holds its last ``kept`` items. A watcher that is slow, or was away, get
 that it missed; the counters stay exact. A watcher that does not read holds up no other one: its own task waits, and it has
 at most one event in memory.
 
-The ``id`` of an event is the cursor after it, ``EPOCH.COUNT.COUNT...``. A watcher that comes back with it, as the header
-``Last-Event-ID`` or as ``?after=``, resumes. An id of another epoch (another process, or a stream that was cleared) starts
-anew, and the watcher is told so.
+The ``id`` of an event is the cursor after it, ``FEED.EPOCH-COUNT.EPOCH-COUNT...``, with one pair for each stream. A watcher
+that comes back with it, as the header ``Last-Event-ID`` or as ``?after=``, resumes. A stream that was cleared has another
+epoch: it starts anew, the others go on. With an id of another feed (of another process) all streams start anew. The
+watcher is told so, for each stream.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections import deque
 from itertools import islice
@@ -28,11 +30,11 @@ from attrs import define, frozen
 from rbim._support import json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rbim._support.asgi import Receive, Send
 
-__all__ = ["Batch", "Cursor", "Feed", "Source", "Stream", "cursor_of"]
+__all__ = ["Batch", "Cursor", "Feed", "Position", "Source", "Stream", "cursor_of"]
 
 INTERVAL = 0.2
 KEEP_ALIVE = 15.0
@@ -40,6 +42,8 @@ KEEP_ALIVE = 15.0
 
 LAST_WORD = 0.5  # seconds for the end of an answer
 RETRY = 1000  # milliseconds after which a browser connects again
+
+_POSITION = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")  # within 64 bits
 
 T = TypeVar("T")
 
@@ -60,7 +64,7 @@ class Stream(Generic[T]):
         self._items.append(item)
 
     def clear(self) -> None:
-        """Forget all items and restart the count: watchers start anew."""
+        """Forget all items and restart the count: watchers start anew with this stream."""
         self.count = 0
         self.epoch += 1
         self._items.clear()
@@ -93,15 +97,19 @@ class Source(Protocol):
         ...
 
 
+Position = tuple[int, int]
+"""Where a watcher is in one stream: the epoch, and the number of items since it began."""
+
+
 @frozen
 class Cursor:
-    """A position: the items of each stream that a watcher has, in the order in which the streams were made."""
+    """The position of a watcher in each stream of a feed, in the order in which the streams were made."""
 
-    epoch: str
-    counts: tuple[int, ...]
+    feed: str
+    positions: tuple[Position, ...]
 
     def __str__(self) -> str:
-        return ".".join((self.epoch, *map(str, self.counts)))
+        return ".".join((self.feed, *(f"{epoch}-{count}" for epoch, count in self.positions)))
 
 
 @frozen
@@ -132,7 +140,7 @@ class Feed:
         self.watchers = 0
         self._levels = levels
         self._interval = interval
-        self._epoch = secrets.token_hex(4)
+        self._name = secrets.token_hex(4)
         self._streams: list[Source] = []
         self._tick: _Tick | None = None
         self._closed = False
@@ -157,11 +165,11 @@ class Feed:
     # From a cursor to an event.
 
     def tick(self, number: int) -> None:
-        """Fix what watchers receive until the next number: the counts of all streams, and the levels."""
+        """Fix what watchers receive until the next number: the positions of all streams, and the levels."""
         if self._tick is None or self._tick.number != number:
             levels = None if self._levels is None else json.dumps(self._levels())
-            counts = tuple(stream.count for stream in self._streams)
-            self._tick = _Tick(number, Cursor(self._now_epoch(), counts), levels, {})
+            positions = tuple((stream.epoch, stream.count) for stream in self._streams)
+            self._tick = _Tick(number, Cursor(self._name, positions), levels, {})
 
     def levels(self) -> bytes | None:
         """Return the levels of the present tick, encoded."""
@@ -183,31 +191,29 @@ class Feed:
             found = tick.events[cursor, levels] = Batch(tick.cursor, self._document(tick, cursor, levels=levels))
         return found
 
-    def _now_epoch(self) -> str:
-        return f"{self._epoch}{sum(stream.epoch for stream in self._streams)}"
-
     def _document(self, tick: _Tick, cursor: Cursor | None, *, levels: bool) -> bytes:
-        resumed = cursor is not None and self._resumes(cursor, tick.cursor)
-        before = cursor.counts if cursor is not None and resumed else (0,) * len(self._streams)
-        parts = [b'{"start":', b"false" if resumed else b"true"]
-        if levels and tick.levels is not None:
-            parts += [b',"levels":', tick.levels]
+        parts = [b'"levels":%s,' % tick.levels] if levels and tick.levels is not None else []
         streams: list[bytes] = []
-        for stream, after, until in zip(self._streams, before, tick.cursor.counts, strict=True):
+        before = self._positions_of(cursor)
+        for stream, position, (epoch, until) in zip(self._streams, before, tick.cursor.positions, strict=True):
+            # a cursor came from outside: it may be ahead
+            resumed = position is not None and position[0] == epoch and position[1] <= until
+            after = position[1] if position is not None and resumed else 0
             if until > after or not resumed:
                 # one by one: hundreds of documents at once would keep the garbage collector busy
                 items = [json.dumps(stream.encode(item)) for item in stream.between(after, until)]
                 first = until - len(items) + 1
-                head = b'%s:{"first":%d,"missed":%d,"count":%d,"items":['
-                numbers = (json.dumps(stream.name), first, first - 1 - after, until)
+                head = b'%s:{"start":%s,"first":%d,"missed":%d,"count":%d,"items":['
+                start = b"false" if resumed else b"true"
+                numbers = (json.dumps(stream.name), start, first, first - 1 - after, until)
                 streams.append(b"".join([head % numbers, b",".join(items), b"]}"]))
-        return b"".join([*parts, b',"streams":{', b",".join(streams), b"}}"])
+        return b"".join([b"{", *parts, b'"streams":{', b",".join(streams), b"}}"])
 
-    @staticmethod
-    def _resumes(cursor: Cursor, now: Cursor) -> bool:
-        """Return whether a cursor, which came from outside, is a position of this feed."""
-        same = cursor.epoch == now.epoch and len(cursor.counts) == len(now.counts)
-        return same and all(mine <= theirs for mine, theirs in zip(cursor.counts, now.counts, strict=True))
+    def _positions_of(self, cursor: Cursor | None) -> Sequence[Position | None]:
+        """Return the position in each stream that a cursor names; None for each if it is not one of this feed."""
+        if cursor is None or cursor.feed != self._name or len(cursor.positions) != len(self._streams):
+            return [None] * len(self._streams)
+        return cursor.positions
 
     # One watcher.
 
@@ -267,7 +273,8 @@ def cursor_of(scope: Any) -> Cursor | None:
     named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"last-event-id"), None)
     if named is None:
         named = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("after", [""])[0]
-    epoch, *counts = named.split(".")
-    if not counts or not all(each.isascii() and each.isdecimal() and len(each) <= 18 for each in counts):  # noqa: PLR2004  # within 64 bits
+    feed, *positions = named.split(".")
+    found = [_POSITION.fullmatch(each) for each in positions]
+    if not found or None in found:
         return None
-    return Cursor(epoch, tuple(map(int, counts)))
+    return Cursor(feed, tuple((int(each[1]), int(each[2])) for each in found if each is not None))

@@ -92,7 +92,7 @@ def test_a_new_watcher_gets_what_is_held_and_how_many_are_not(made):
     for number in range(1, 13):
         made.stream.add(number)
     document, cursor = taken(made.feed, None, 1)
-    assert document["start"] is True
+    assert document["streams"]["calls"]["start"] is True
     assert items_of(document) == [8, 9, 10, 11, 12]
     assert {name: document["streams"]["calls"][name] for name in ("first", "missed", "count")} == {
         "first": 8,
@@ -110,8 +110,7 @@ def test_a_watcher_that_comes_back_gets_the_rest_without_a_gap(made):
     again = cursor_of({"headers": [], "query_string": f"after={cursor}".encode()})
     document, cursor = taken(made.feed, again, 2)
     assert document == {
-        "start": False,
-        "streams": {"calls": {"first": 2, "missed": 0, "count": 3, "items": [{"item": 2}, {"item": 3}]}},
+        "streams": {"calls": {"start": False, "first": 2, "missed": 0, "count": 3, "items": [{"item": 2}, {"item": 3}]}},
     }
     for number in range(4, 14):
         made.stream.add(number)
@@ -119,7 +118,7 @@ def test_a_watcher_that_comes_back_gets_the_rest_without_a_gap(made):
     assert (items_of(document), document["streams"]["calls"]["missed"]) == ([9, 10, 11, 12, 13], 5)
 
 
-@pytest.mark.parametrize("other", ["epoch", "ahead", "streams", "cleared"])
+@pytest.mark.parametrize("other", ["feed", "ahead", "streams", "cleared"])
 def test_a_cursor_that_is_not_a_position_starts_anew(made, other):
     made.stream.add(1)
     _, cursor = taken(made.feed, None, 1)
@@ -127,13 +126,38 @@ def test_a_cursor_that_is_not_a_position_starts_anew(made, other):
         made.stream.clear()
         made.stream.add(2)
     wrong = {
-        "epoch": Cursor("elsewhere", cursor.counts),
-        "ahead": Cursor(cursor.epoch, (2,)),
-        "streams": Cursor(cursor.epoch, (1, 1)),
+        "feed": Cursor("elsewhere", cursor.positions),
+        "ahead": Cursor(cursor.feed, ((0, 2),)),
+        "streams": Cursor(cursor.feed, ((0, 1), (0, 1))),
         "cleared": cursor,
     }[other]
     document, _ = taken(made.feed, wrong, 2)
-    assert (document["start"], items_of(document)) == (True, [2 if other == "cleared" else 1])
+    assert (document["streams"]["calls"]["start"], items_of(document)) == (True, [2 if other == "cleared" else 1])
+
+
+@pytest.mark.parametrize("cleared", ["calls", "points"])
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_stream_that_is_cleared_starts_anew_and_the_other_goes_on(made, cleared, comes_back):
+    streams = {"calls": made.stream, "points": made.feed.stream("points", KEPT, lambda item: {"item": item})}
+    for stream in streams.values():
+        stream.add(1)
+        stream.add(2)
+    _, cursor = taken(made.feed, None, 1)
+    kept = streams.pop(cleared)
+    kept.clear()
+    kept.add(7)
+    (other, stream), *_ = streams.items()
+    if comes_back:
+        stream.add(3)
+        cursor = cursor_of({"headers": [(b"last-event-id", str(cursor).encode())], "query_string": b""})
+    document, cursor = taken(made.feed, cursor, 2)
+    anew = {"start": True, "first": 1, "missed": 0, "count": 1, "items": [{"item": 7}]}
+    on = {"start": False, "first": 3, "missed": 0, "count": 3, "items": [{"item": 3}]}
+    assert document["streams"] == {cleared: anew} | ({other: on} if comes_back else {})
+    assert taken(made.feed, cursor, 3) == (None, cursor)
+    kept.clear()  # also a start without items is told
+    document, _ = taken(made.feed, cursor, 4)
+    assert document["streams"] == {cleared: {"start": True, "first": 1, "missed": 0, "count": 0, "items": []}}
 
 
 def test_watchers_of_one_tick_share_the_work(made):
@@ -147,15 +171,19 @@ def test_watchers_of_one_tick_share_the_work(made):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "abc.", "abc.-1", "abc.1.x", "abc.²", "abc.9999999999999999999999", "a" * 10_000, ".", "abc.1 "]
+    "text",
+    [
+        *("", "x", "abc.", "abc.1", "abc.-1", "abc.1-", "abc.0-1.x", "abc.0-²", "abc.0-9999999999999999999999"),
+        *("abc.9999999999999999999999-0", "a" * 10_000, ".", "abc.0-1 ", "abc.0-1-2", "abc.0--1"),
+    ],
 )
 def test_an_id_that_is_none_is_no_cursor(text):
     assert cursor_of({"headers": [(b"last-event-id", text.encode("latin-1", "replace"))], "query_string": b""}) is None
 
 
 def test_the_header_of_the_browser_wins_over_the_address():
-    scope = {"headers": [(b"last-event-id", b"abc.7.8")], "query_string": b"after=abc.1.1"}
-    assert cursor_of(scope) == Cursor("abc", (7, 8))
+    scope = {"headers": [(b"last-event-id", b"abc.0-7.2-8")], "query_string": b"after=abc.0-1.0-1"}
+    assert cursor_of(scope) == Cursor("abc", ((0, 7), (2, 8)))
 
 
 async def test_items_arrive_in_order_and_exactly_once_with_the_levels_when_they_change(made):
@@ -175,11 +203,11 @@ async def test_items_arrive_in_order_and_exactly_once_with_the_levels_when_they_
     documents = [document for _, document in browser.events]
     assert [items_of(each) for each in documents[1:4]] == [[1], [2], [3]]
     assert [each.get("levels") for each in documents] == [{"rate": 1}, None, None, None, {"rate": 2}]
-    assert [each["start"] for each in documents] == [True, False, False, False, False]
+    assert [each["streams"].get("calls", {}).get("start") for each in documents] == [True, False, False, False, None]
     assert dict(browser.head["headers"])[b"content-type"].startswith(b"text/event-stream")
     assert dict(browser.head["headers"])[b"x-of"] == b"page"
     assert made.feed.watchers == 0
-    assert browser.events[1][0].endswith(".1")
+    assert browser.events[1][0].endswith(".0-1")
 
 
 async def test_a_watcher_that_does_not_read_costs_the_others_nothing_and_is_told_what_it_missed(made):
@@ -249,5 +277,5 @@ async def test_a_watcher_comes_back_over_the_address(made):
         tasks.start_soon(again.run)
         await again.until(lambda events: len(events) == 1)
         again.leaves.set()
-    assert again.events[0][1]["start"] is False
+    assert again.events[0][1]["streams"]["calls"]["start"] is False
     assert [number for _, document in again.events for number in items_of(document)] == [2]

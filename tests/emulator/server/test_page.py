@@ -164,7 +164,7 @@ async def test_requests_are_pushed_on_both_ports_with_exact_counts(emulator, ser
     async with connected(server) as one, connected(Control(server)) as other:
         watchers = [await watch(one), await watch(other)]
         firsts = [await each.event() for each in watchers]
-        assert [document["start"] for _, document in firsts] == [True, True]
+        assert [document["streams"]["requests"]["start"] for _, document in firsts] == [True, True]
         for number in range(30):
             await ask(server, signed(emulator, "CreateGroup", name=f"n{number}", type="1"))
         for each in watchers:
@@ -184,13 +184,15 @@ async def test_a_watcher_that_comes_back_gets_the_rest_and_after_a_clearing_a_fr
     for query, headers in ((f"?after={last}", []), ("", [f"Last-Event-ID: {last}"])):
         async with connected(server) as raw:
             seen = await (await watch(raw, query, *headers)).until(lambda document: "requests" in document["streams"])
-            assert [document["start"] for _, document in seen] == [False] * len(seen)
+            assert not [each for _, document in seen for each in document["streams"].values() if each["start"]]
             assert [item["number"] for item in requests_of(seen)] == [2]
     emulator.requests.clear()
     for _ in range(5):
         await ask(server, signed(emulator, "SearchPublicGroups"))
     async with connected(server) as raw:
-        seen = await (await watch(raw, f"?after={last}")).until(lambda document: document["start"])
+        seen = await (await watch(raw, f"?after={last}")).until(
+            lambda document: document["streams"].get("requests", {}).get("start")
+        )
         assert [item["number"] for item in requests_of(seen[-1:])] == [1, 2, 3, 4, 5]
 
 
@@ -247,12 +249,12 @@ async def test_a_cleared_log_is_noticed_however_many_requests_followed(emulator,
             emulator.platform.serve("POST", "/", {}, {}, b"")
         console.feed.tick(number)
         batch = console.feed.since(cursor)
-        starts.append(json.loads(batch.data)["start"])
+        starts.append(json.loads(batch.data)["streams"]["requests"]["start"])
         cursor = batch.cursor
         if number < 3:
             emulator.requests.clear()
     assert starts == [True, True, True, True, False]  # the last ones follow without a clearing
-    assert cursor.counts[0] == 120
+    assert cursor.positions[0] == (3, 120)
 
 
 async def test_values_in_the_list_are_short_and_without_the_token():

@@ -3,7 +3,7 @@
 //   watch({
 //       url: "events",
 //       onLevels: levels => {},
-//       streams: {requests: {onItems: (items, {first, missed, count}) => {}, onStart: () => {}}},
+//       streams: {requests: {onItems: (items, {start, first, missed, count}) => {}, onStart: () => {}}},
 //       onState: state => {},   // "open", "lost", "paused"
 //       source: authorizedSource,   // of access.js, for a page behind a token; otherwise EventSource
 //       stays: true,                // also in a hidden tab: for a page that must not miss the end
@@ -48,7 +48,7 @@ export function watch({
         const message = JSON.parse(event.data);
         last = event.lastEventId;
         for (const [name, part] of Object.entries(message.streams)) {
-            if (message.start) streams[name]?.onStart?.();
+            if (part.start) streams[name]?.onStart?.();
             streams[name]?.onItems(part.items, part);
         }
         if ("levels" in message) onLevels(message.levels);
