@@ -67,6 +67,7 @@ class Console:
         self._requests = RequestStream(emulator.requests, self._encoded)
         self.feed.attach(self._requests)
         self._answers: Stream[tuple[int, float]] = self.feed.stream("answers", KEPT, list)
+        self._answers_of = self._requests.epoch  # the log as of which clearing
         self._page = Page("emulator", self.feed, prefix=PREFIX)
 
     def serves(self, scope: Scope, path: str) -> bool:
@@ -108,6 +109,10 @@ class Console:
 
     def _look_at_answers(self) -> None:
         """Push the times of answers that were not there yet when their requests were."""
+        if self._answers_of != self._requests.epoch:  # the numbers begin anew
+            self._answers_of = self._requests.epoch
+            self._unanswered.clear()
+            self._answers.clear()
         waiting: list[RecordedRequest] = []
         for record in self._unanswered[-KEPT:]:
             took, _ = self._exchanges.outcome(record) or (None, None)

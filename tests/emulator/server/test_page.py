@@ -160,6 +160,10 @@ def requests_of(events):
     return [item for _, document in events for item in document["streams"].get("requests", {}).get("items", [])]
 
 
+def answers_of(events):
+    return [item for _, document in events for item in document["streams"].get("answers", {}).get("items", [])]
+
+
 async def test_requests_are_pushed_on_both_ports_with_exact_counts(emulator, server):
     async with connected(server) as one, connected(Control(server)) as other:
         watchers = [await watch(one), await watch(other)]
@@ -206,6 +210,34 @@ async def test_the_time_of_a_late_answer_is_pushed_when_it_is_there(emulator, se
         await emulator.advance(90)
         seen = await watcher.until(lambda document: "answers" in document["streams"])
         assert seen[-1][1]["streams"]["answers"]["items"] == [[1, 90.0]]
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_answers_of_a_log_that_was_cleared_are_not_those_of_new_requests(emulator, server, answered):
+    emulator.faults.add(Fault(effect=Latency(90)))
+    async with connected(server) as raw, connected(server) as client:
+        watcher = await watch(raw)
+        await client.send(signed(emulator, "SearchPublicGroups"))
+        await watcher.until(lambda document: document["streams"].get("requests", {}).get("count") == 1)
+        if answered:
+            await emulator.advance(90)
+            await watcher.until(lambda document: "answers" in document["streams"])
+        await ask(server, http("POST", "/_emulator/reset", b"", JSON))
+        if not answered:
+            await emulator.advance(90)
+            assert (await client.head())[0] == 200  # the old answer leaves now
+        await emulator.advance(1)
+        now = emulator.clock.now().isoformat()
+        seen = await watcher.until(lambda document: document.get("levels", {}).get("clock") == now)
+        assert answers_of(seen) == []
+        emulator.faults.clear()
+        await ask(server, signed(emulator, "SearchPublicGroups"))
+        seen = await watcher.until(lambda document: document["streams"].get("requests", {}).get("count") == 1)
+        assert answers_of(seen) == []
+        async with connected(server) as other:
+            seen = await (await watch(other)).until(lambda document: "requests" in document["streams"])
+            assert [item["number"] for item in requests_of(seen)] == [1]
+            assert answers_of(seen) == []
 
 
 async def test_a_watcher_that_reads_nothing_holds_up_no_one_and_keeps_no_memory(emulator, server):
