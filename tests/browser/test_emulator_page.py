@@ -265,6 +265,12 @@ async def test_groups_are_found_by_a_part_of_their_name_or_id(emulator, server, 
     await expect(rows(panel)).to_have_count(1)
     await panel.get_by_role("searchbox").fill("nothing")
     await expect(panel.get_by_text("No group so far.")).to_be_visible()
+    for name in ("a/b", "rest..", "50% off?#"):
+        await create(emulator, server, name)
+    for text, name in {"a/b": "a/b", "/": "a/b", "..": "rest..", ".": "rest..", "% off?#": "50% off?#"}.items():
+        await panel.get_by_role("searchbox").fill(text)
+        await expect(rows(panel)).to_have_count(1)
+        await expect(rows(panel)).to_contain_text(name)
 
 
 async def test_a_call_task_shows_whether_it_may_call_now(opened, served):

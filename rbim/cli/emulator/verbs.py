@@ -161,7 +161,8 @@ def _verb(command: Command, name: str, takes: list[str]) -> Callable[..., int]:
 def _segment(value: str) -> str:
     from urllib.parse import quote
 
-    return quote(value, safe="")
+    # a dot or two would be taken for a step in the path
+    return value.replace(".", "%2E") if value in {".", ".."} else quote(value, safe="")
 
 
 def _label(name: str, takes: list[str]) -> str:

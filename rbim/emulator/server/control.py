@@ -63,11 +63,10 @@ the present state, or without a flag), 413 (too long), 415 (another Content-Type
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
-from functools import cache
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin
+from urllib.parse import quote, unquote
 
 from cattrs import Converter, transform_error
 
@@ -156,7 +155,7 @@ class Commands:
             return
         status, headers = OK, {"vary": "accept"} if path == PREFIX else dict[str, str]()
         try:
-            command, name = _find(scope["method"], path)
+            command, name = _find(scope["method"], path, _segments(scope, path))
             _require_json(command, scope)
             body = await body_of(receive, BODY_LIMIT)
             if body is None:
@@ -189,14 +188,25 @@ def _shows_pages(scope: Scope) -> bool:
     return scope["method"] in {"GET", "HEAD"} and prefers_html(scope)
 
 
-def _find(method: str, path: str) -> tuple[Command, str]:
+def _segments(scope: Scope, path: str) -> list[str]:
+    """Return the segments of the path, each decoded by itself, because a name may contain a slash.
+
+    A server need not give the path as it was sent, or something in front of it may have changed the other one.
+    """
+    root = quote(scope.get("root_path", "")).encode()
+    sent = scope.get("raw_path") or b""
+    segments = [unquote(each) for each in sent.partition(b"?")[0].removeprefix(root).decode("latin-1").split("/")]
+    return segments if "/".join(segments) == path else path.split("/")
+
+
+def _find(method: str, path: str, segments: list[str]) -> tuple[Command, str]:
     """Return the command for a request, and the name in its path."""
-    found = [(command, match) for command in COMMANDS if (match := _pattern(command.path).fullmatch(path))]
+    found = [(command, name) for command in COMMANDS if (name := _name_in(command.path, segments)) is not None]
     if not found:
         raise _RequestError(404, f"there is no command {path}: GET {PREFIX} lists the commands")
-    for command, match in found:
+    for command, name in found:
         if command.method == method:
-            return command, "".join(match.groups())
+            return command, name
     allowed = ", ".join(command.method for command, _ in found)
     raise _RequestError(405, f"{path} takes {allowed}, not {method}", allow=allowed)
 
@@ -207,9 +217,18 @@ def _require_json(command: Command, scope: Scope) -> None:
         raise _RequestError(415, f"{command.method} {command.path} {needs}")
 
 
-@cache
-def _pattern(path: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\\{\w+\\}", "([^/]+)", re.escape(path)))
+def _name_in(template: str, segments: list[str]) -> str | None:
+    """Return what stands in the place of the name in a command's path, "" if that has none; None for another path."""
+    expected = template.split("/")
+    if len(expected) != len(segments):
+        return None
+    name = ""
+    for pattern, segment in zip(expected, segments, strict=True):
+        if pattern.startswith("{") and segment:
+            name = segment
+        elif pattern != segment:
+            return None
+    return name
 
 
 def _read(body: bytes, kind: type[Any]) -> Any:  # an object of ``kind``, or any JSON

@@ -179,7 +179,7 @@ def _group(context: ControlContext, group_id: str) -> Any:
 @command("GET", "groups/with/{text}", answer=GroupList, verb="groups find TEXT")
 def _groups_with(context: ControlContext, text: str) -> Any:
     """List the newest groups, at most 200, whose id or name contains a text."""
-    wanted = text.casefold()
+    wanted = text.strip().casefold()  # a browser cannot send ".." without a space
     groups = reversed(context.emulator.state.groups.values())
     found = [each for each in groups if wanted in each.group_id.casefold() or wanted in each.name.casefold()]
     return {"total": len(found), "groups": [_summary(each) for each in found[:MOST]]}

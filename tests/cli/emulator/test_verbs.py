@@ -97,6 +97,8 @@ def test_those_that_wait_are_answered(emulator, group, cli):
 def test_groups_and_accounts_are_tables_and_a_request_is_a_curl_command_in_lines(emulator, group, cli):
     lines = cli("groups", "find", "news").splitlines()
     assert lines[:2] == ["total  1", "groups:"]
+    for text in ("a/b", "/", "..", "."):  # they reach the emulator as they are
+        assert cli("groups", "find", text).splitlines()[0].split() == ["total", "0"]
     assert lines[2].split()[:2] == ["group_id", "name"]
     assert lines[4].split()[:2] == [group, "News"]
     shown = cli("groups", "show", group).splitlines()

@@ -9,14 +9,15 @@ from datetime import timedelta, timezone
 import pytest
 
 from helpers.credentials import APP_ID, TOKEN
-from helpers.emulators import box
+from helpers.emulators import box, client_of
 from helpers.rawclient import JSON, ask, http, signed
-from rbim import Credentials
+from rbim import Credentials, GroupType
 from rbim.dialect import Dialect
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.exchanges import FEW, KEPT, LONGEST
 from rbim.emulator.faults.copies import CopyFault, Duplicate, Stale
 from rbim.emulator.faults.requests import Fault, Latency, ResetBefore, Status
+from rbim.emulator.server.control import Control
 from rbim.emulator.server.curl import as_curl
 from rbim.emulator.server.server import serve
 from rbim.emulator.server.view_commands import MASK
@@ -348,3 +349,63 @@ async def test_a_body_that_is_no_json_is_delivered_again_as_it_is(own):
     assert len(received) == 2
     with pytest.raises(LookupError, match="no delivery of a message 2"):
         own.send_again(2)
+
+
+async def test_a_name_in_a_path_may_contain_everything(own):
+    async with serve(own) as server:
+        for name in ("a/b", "/", "up..", "50%2F", "甲/乙"):
+            await ask(server, signed(own, "CreateGroup", name=name, type="1"))
+
+        async def found(text):
+            status, document = await told(server, f"groups/with/{text}")
+            return status, [each["name"] for each in document.get("groups", [])]
+
+        assert await found("a%2Fb") == (200, ["a/b"])
+        assert await found("%2f") == (200, ["甲/乙", "/", "a/b"])
+        assert await found("%E7%94%B2%2F%E4%B9%99") == (200, ["甲/乙"])
+        assert await found("%252F") == (200, ["50%2F"])
+        assert await found("..%20") == await found("..") == await found("%2E%2E") == (200, ["up.."])
+        assert await found("a/b") == (404, [])
+        assert await found("") == (404, [])
+        status, document = await told(server, "groups/no%2Fgroup")
+        assert (status, document["error"]) == (404, "there is no group no/group")
+        assert (await told(server, "groups%2Fwith%2Fa"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("scope", "text"),
+    [
+        ({"raw_path": b"/_emulator/groups/with/a%2Fb"}, "a/b"),
+        ({"raw_path": b"/_emulator/groups/with/a%2Fb?x=/"}, "a/b"),
+        ({"raw_path": b"/in%20front/_emulator/groups/with/a%2Fb", "root_path": "/in front"}, "a/b"),
+        ({"raw_path": b"/_emulator/groups/with/a%2Fb", "root_path": "/in front"}, "a/b"),
+        ({"raw_path": b"/_emulator/groups/with/other"}, None),
+        ({"raw_path": None}, None),
+        ({}, None),
+    ],
+)
+async def test_a_path_as_it_was_sent_is_used_if_a_server_gives_it(own, scope, text):
+    async with client_of(own) as client:
+        group = (await client.groups.create(name="a/b", type=GroupType.TEMPORARY)).group_id
+    app, sent = Control(own, allowed_hosts=["localhost"]), []
+    given = {
+        "type": "http",
+        "method": "GET",
+        "path": f"{scope.get('root_path', '')}/_emulator/groups/with/a/b",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+        **scope,
+    }
+
+    async def receive():
+        return {"type": "http.request", "body": b""}
+
+    async def send(message):
+        sent.append(message)
+
+    await app(given, receive, send)
+    document = json.loads(sent[1]["body"])
+    if text is None:
+        assert (sent[0]["status"], list(document)) == (404, ["error"])
+    else:
+        assert [each["group_id"] for each in document["groups"]] == [group]

@@ -32,7 +32,7 @@ export function groupsView(page) {
         element: h("section", {class: "stack"}, h("div", {class: "toolbar card"}, search, count), table.element),
         async refresh() {
             const wanted = search.value.trim();
-            const path = wanted === "" ? "groups" : `groups/with/${encodeURIComponent(wanted.replaceAll("/", ""))}`;
+            const path = wanted === "" ? "groups" : `groups/with/${segment(wanted)}`;
             const {total, groups} = await ask("GET", path);
             if (search.value.trim() !== wanted) return;
             table.show(groups);
@@ -41,6 +41,9 @@ export function groupsView(page) {
     };
     return view;
 }
+
+/** A text as a segment of a path. Of a dot or two a browser would make another path; the server ignores the space. */
+const segment = text => encodeURIComponent(/^\.\.?$/u.test(text) ? `${text} ` : text);
 
 function waitingTags({t, number}, group) {
     return h(
