@@ -190,6 +190,10 @@ async def test_the_token_leaves_the_address_and_is_never_in_a_request_line(job, 
     other = await opened(job.page.base)
     await expect(other.get_by_text("Open this page by the address that the command printed")).to_be_visible()
     assert not [url for url in other.requests if url.endswith("/events")]
+    for tab in (window, other):  # the address is pasted into a tab that shows the page: only its # is new
+        await tab.evaluate("address => location.assign(address)", job.page.address)
+        await tab.wait_for_url(lambda url: url == f"{job.page.base}/", timeout=2000)
+        await settled(tab)
 
 
 @pytest.mark.parametrize(("theme", "language"), [("light", "en-US"), ("dark", "zh-CN")])

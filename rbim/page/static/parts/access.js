@@ -13,15 +13,23 @@ let token = "";
 
 /** Return the token of the address, or the one that this tab had before it was loaded again; "" without one. */
 export function takeToken() {
-    const given = location.hash.slice(1);
-    if (/^[\w-]{20,}$/u.test(given)) {
-        token = given;
-        sessionStorage.setItem(KEY, given);
-        history.replaceState(null, "", location.pathname);
-    } else {
-        token = sessionStorage.getItem(KEY) ?? "";
-    }
+    if (!keepGiven()) token = sessionStorage.getItem(KEY) ?? "";
+    // the address may be pasted into a tab that shows the page: a browser then loads nothing by itself
+    addEventListener("hashchange", () => {
+        const before = token;
+        if (keepGiven() && token !== before) location.reload();
+    });
     return token;
+}
+
+/** Keep the token of the address, if there is one, and clean the address. */
+function keepGiven() {
+    const given = location.hash.slice(1);
+    if (!/^[\w-]{20,}$/u.test(given)) return false;
+    token = given;
+    sessionStorage.setItem(KEY, given);
+    history.replaceState(null, "", location.pathname);
+    return true;
 }
 
 /** The header of a request. */
