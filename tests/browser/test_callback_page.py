@@ -1,6 +1,7 @@
 """The page of a receiver in a browser: deliveries as they come, and dead letters that are handled again."""
 
 import asyncio
+import re
 import signal
 
 import anyio
@@ -106,6 +107,51 @@ async def test_what_cannot_be_read_stays_in_quarantine(receiver, opened):
     await expect(window.get_by_text("0 will be handled again; 1 cannot be read and stay in quarantine.")).to_be_visible()
     await window.button("Refresh", within=panel).click()
     await expect(letters).to_have_count(1)
+
+
+async def test_a_paused_list_of_deliveries_stands_still_and_goes_on(receiver, opened):
+    window = await opened(receiver.page.address)
+    panel = window.locator("#panel-deliveries")
+    rows = panel.locator("tbody tr")
+    await receiver.send(msgId="m1", to="g7")
+    await expect(rows).to_have_count(1)
+    await window.button("Pause", within=panel).click()
+    await receiver.send(msgId="m2", to="g8")
+    await expect(panel.get_by_text("1 new")).to_be_visible()
+    await expect(rows).to_have_count(1)
+    await window.button("Resume", within=panel).click()
+    await expect(rows).to_have_count(2)
+
+
+# Each button.
+
+MISMATCH = "app_mismatch: signed by application an-app, sent by an account of other-app"
+OF_LETTERS = {"All reasons", "Refresh", "Handle again", "Handle all again"}
+BUTTONS = {
+    "deliveries": {"Pause", "a time"},
+    "dead": {*OF_LETTERS, LOST, WRONG, "1", "3"},
+    "quarantine": {*OF_LETTERS, MISMATCH, "4"},
+}
+
+
+async def test_each_button_of_each_view_has_a_name_and_is_pressed_in_a_test_of_this_file(receiver, opened):
+    """A new button is not in the table above: it needs a test that presses it."""
+    window = await opened(receiver.page.address)
+    await receiver.send(msgId="m1")
+    for tab, named in BUTTONS.items():
+        panel = await window.show(tab)
+        await expect(panel.locator(".live-list tbody tr").first).to_be_visible()
+        if tab != "deliveries":
+            await window.button(LOST if tab == "dead" else MISMATCH, within=panel).click()
+            await expect(window.button("All reasons", within=panel)).to_be_visible()
+            await expect(panel.locator(".live-list tbody tr")).to_have_count(len(named & {"1", "3", "4"}))
+        names = await window.names_of_buttons(panel)
+        assert {re.sub(r"\d\d:\d\d:\d\d", "a time", each) for each in names} == named, tab
+        await panel.locator(".live-list tbody tr button").first.click()
+        dialog = window.get_by_role("dialog")
+        assert await window.names_of_buttons(dialog) == {"Close"} | ({"Handle again"} if tab != "deliveries" else set()), tab
+        await window.button("Close").click()
+    assert await window.names_of_buttons(window.locator("header")) == set()
 
 
 @pytest.mark.parametrize(("theme", "language"), [("light", "en-US"), ("dark", "zh-CN")])

@@ -196,6 +196,42 @@ async def test_the_token_leaves_the_address_and_is_never_in_a_request_line(job, 
         await settled(tab)
 
 
+# Each button.
+
+BUTTONS = {
+    "overview": set(),
+    "reasons": {"Show accounts", "Download CSV"},
+    "accounts": {"Any reason", "Show more", "Download CSV"},
+    "detail": set(),
+}
+
+
+async def test_each_button_of_each_view_has_a_name_and_is_pressed_in_a_test_of_this_file(job, opened):
+    """A new button is not in the table above: it needs a test that presses it."""
+    window = await opened(job.page.address)
+    window.allow(GONE[0])
+    await settled(window)
+    found = {}
+    for tab in BUTTONS:
+        panel = await window.show(tab)
+        if tab == "accounts":
+            await panel.get_by_label("Outcome").select_option("done")
+            await expect(window.button("Show more")).to_be_visible()
+        found[tab] = await window.names_of_buttons(panel)
+        if tab == "accounts":
+            panel = await window.show("reasons")
+            await panel.get_by_role("button", name="Show accounts").first.click()
+            await expect(window.button("Any reason")).to_be_visible()
+            found[tab] |= await window.names_of_buttons(window.locator("#panel-accounts"))
+    assert found == BUTTONS
+    assert await window.names_of_buttons(window.locator("header")) == set()
+    job.release()
+    await end_of(job)
+    await window.show("overview")
+    await expect(window.locator(".result")).to_be_visible()
+    assert await window.names_of_buttons(window.locator("#panel-overview")) == {"Copy"}
+
+
 @pytest.mark.parametrize(("theme", "language"), [("light", "en-US"), ("dark", "zh-CN")])
 async def test_every_tab_is_accessible_and_fits_at_both_widths_before_and_after_the_end(job, opened, theme, language):
     windows = [await opened(job.page.address, width=width, theme=theme, language=language) for width in (WIDE, NARROW)]
