@@ -11,8 +11,8 @@ at most one event in memory.
 
 The ``id`` of an event is the cursor after it, ``FEED.EPOCH-COUNT.EPOCH-COUNT...``, with one pair for each stream. A watcher
 that comes back with it, as the header ``Last-Event-ID`` or as ``?after=``, resumes. A stream that was cleared has another
-epoch: it starts anew, the others go on. With an id of another feed (of another process) all streams start anew. The
-watcher is told so, for each stream.
+epoch: it starts anew, the others go on. With an id of another feed (of another process) all streams start anew. Each
+event says which of its streams do.
 """
 
 from __future__ import annotations
