@@ -191,6 +191,10 @@ def _set_of_texts(name: str, value: Iterable[str]) -> frozenset[str]:
     return frozenset(cast("tuple[str, ...]", found))
 
 
+def _api_versions(value: Iterable[str]) -> frozenset[str]:
+    return _set_of_texts("api_versions", value)
+
+
 def _reasons(value: Iterable[str]) -> frozenset[str]:
     return _set_of_texts("already_reasons", value)
 
@@ -257,7 +261,7 @@ class Dialect:
     The defaults are the best public knowledge, graded in :meth:`gaps`; each can be replaced.
     """
 
-    version: str = field(
+    api_version: str = field(
         default="2013-12-26",
         validator=_filled,
         metadata=_settles(
@@ -427,11 +431,14 @@ class Dialect:
             Grade.OFFICIAL,
         ),
     )
-    other_versions_refused: bool = _flag(
-        default=True,
-        settles="whether a request with another version than the dialect's is refused, or done all the same (emulator only)",
-        section="Versioning",
-        grade=Grade.GUESS,
+    api_versions: frozenset[str] = field(
+        default=frozenset[str](),
+        converter=_api_versions,
+        metadata=_settles(
+            "which versions are accepted in a path beside api_version; none named: every date YYYY-MM-DD (emulator only)",
+            "Versioning",
+            Grade.GUESS,
+        ),
     )
     other_forms_refused: bool = _flag(
         default=False,

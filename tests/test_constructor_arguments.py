@@ -220,7 +220,7 @@ def test_a_transport_may_be_named_and_a_wrong_name_is_refused_at_once():
         (receiver, {"spool": ""}, "spool: the path of a file is needed, not an empty text"),
         (client, {"retry": 3}, r"retry: Retry\(attempts=...\) is needed"),
         (client, {"limits": 100}, r"limits: Limits\(.* not int"),
-        (client, {"dialect": {"version": "2016-08-15"}}, r"dialect: Dialect\(...\) is needed, not dict"),
+        (client, {"dialect": {"api_version": "2016-08-15"}}, r"dialect: Dialect\(...\) is needed, not dict"),
         (receiver, {"sink": "events.db"}, r'sink: a sink such as SqliteInbox\("events.db"\) is needed, not str'),
         (receiver, {"sink": MemorySink}, "sink: .* not the class MemorySink"),
         (receiver, {"concurrency": 0}, "concurrency: at least 1"),

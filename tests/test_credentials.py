@@ -385,7 +385,7 @@ def test_a_wrong_value_is_refused_with_the_name_of_its_variable(environment, var
         ("RBIM_RATES", {"limits": Limits()}),
         ("RBIM_TIMEOUT", {"timeout": 1}),
         ("RBIM_DEADLINE", {"deadline": 1}),
-        ("RBIM_VERSION", {"dialect": Dialect()}),
+        ("RBIM_API_VERSION", {"dialect": Dialect()}),
     ],
 )
 def test_the_variable_of_an_option_that_is_given_is_not_read(environment, variable, option):
@@ -402,7 +402,7 @@ def test_limits_that_are_given_replace_both_of_their_variables(environment):
 
 
 def test_a_version_that_only_the_client_can_see_is_named_with_its_variable(environment):
-    environment.setenv("RBIM_VERSION", "v7")
+    environment.setenv("RBIM_API_VERSION", "v7")
     environment.setenv("RBIM_BASE_URL", f"{BASE_URL}/v7")
     with pytest.raises(InvalidRequest, match=f"base_url: use {BASE_URL} without /v7") as caught:
         AsyncClient.from_env()

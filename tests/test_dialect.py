@@ -49,7 +49,7 @@ def test_a_gap_says_what_it_settles_where_and_how_well_that_is_known(gap):
 
 def test_every_choice_can_be_replaced():
     others = {
-        "version": "2014-06-30",
+        "api_version": "2014-06-30",
         "members_shape": MembersShape.NESTED,
         "zone": UTC,
         "application_concurrency": 10,
@@ -110,7 +110,7 @@ def test_sets_in_mappings_may_be_lists():
 
 def test_the_defaults_are_the_best_that_is_publicly_known():
     default = Dialect()
-    assert default.version == "2013-12-26"
+    assert default.api_version == "2013-12-26"
     assert default.members_shape is MembersShape.PLAIN
     assert default.invite_limit == 50
     assert (default.singular_search, default.bare_task_path) == (False, False)
@@ -132,9 +132,9 @@ def test_limits_are_at_least_one(name, wrong):
     [
         ("members_shape", "triangular"),
         ("members_shape", None),
-        ("version", ""),
-        ("version", None),
-        ("version", 2013),
+        ("api_version", ""),
+        ("api_version", None),
+        ("api_version", 2013),
         ("zone", "Asia/Shanghai"),
         ("zone", None),
         ("singular_search", 1),
@@ -168,10 +168,10 @@ def test_a_dialect_is_a_value():
     assert Dialect() == Dialect()
     assert hash(Dialect(invite_limit=5)) == hash(Dialect(invite_limit=5))
     assert Dialect(invite_limit=5) != Dialect()
-    assert attrs.evolve(Dialect(), version="v2").version == "v2"
+    assert attrs.evolve(Dialect(), api_version="v2").api_version == "v2"
     assert copy.copy(Dialect()) == Dialect()
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        Dialect().version = "v2"
+        Dialect().api_version = "v2"
 
 
 def test_the_tables_cannot_be_changed_for_everybody():
@@ -217,5 +217,7 @@ def test_every_grade_is_explained():
 def test_help_tells_what_each_field_settles_where_and_how_well_that_is_known():
     shown = inspect.getdoc(Dialect)
     assert shown.startswith("The platform's behaviour where")
-    assert "- ``version``: the version segment of the group paths; the samples use several dates (Versioning; M)" in shown
+    assert (
+        "- ``api_version``: the version segment of the group paths; the samples use several dates (Versioning; M)" in shown
+    )
     assert shown.count("\n- ``") == len(attrs.fields(Dialect))

@@ -120,7 +120,7 @@ def test_a_journal_keeps_nothing_of_the_defaults():
 
 
 def test_values_written_by_hand(bare):
-    bare.setenv("RBIM_VERSION", "2016-08-15")
+    bare.setenv("RBIM_API_VERSION", "2016-08-15")
     bare.setenv("RBIM_MEMBERS_SHAPE", "nested")
     bare.setenv("RBIM_ZONE", "+09:00")
     bare.setenv("RBIM_CODES", "112399=Throttled,900404=none")
@@ -128,7 +128,7 @@ def test_values_written_by_hand(bare):
     bare.setenv("RBIM_RESEND_AFTER", "60")
     bare.setenv("RBIM_APPLICATION_CONCURRENCY", "none")
     found = load().dialect
-    assert (found.version, found.members_shape) == ("2016-08-15", MembersShape.NESTED)
+    assert (found.api_version, found.members_shape) == ("2016-08-15", MembersShape.NESTED)
     assert found.zone.utcoffset(None).total_seconds() == 9 * 3600
     assert found.codes == {code: row for code, row in CODES.items() if code != "900404"} | {"112399": Code(error=Throttled)}
     assert found.already_so == {**Dialect().already_so, "DeleteGroup": frozenset({"900404", "900405"})}
@@ -163,36 +163,36 @@ def test_flags_go_before_variables_profiles_and_the_table_of_all_profiles(tmp_pa
     user = tmp_path / "config" / "rbim" / "rbim.toml"
     user.parent.mkdir(parents=True)
     places = [f"v{n}" for n in range(6)]
-    shared, of_profile = '[dialect]\nversion = "{}"\n', '[profiles.p.dialect]\nversion = "{}"\n'
+    shared, of_profile = '[dialect]\napi_version = "{}"\n', '[profiles.p.dialect]\napi_version = "{}"\n'
     user.write_text('profile = "p"\n[profiles.p]\n' + shared.format(places[0]))
-    assert load().dialect.version == places[0]
+    assert load().dialect.api_version == places[0]
     project = tmp_path / "rbim.toml"
     write_project(project, shared.format(places[1]))
-    assert load().dialect.version == places[1]
+    assert load().dialect.api_version == places[1]
     user.write_text('profile = "p"\n' + shared.format(places[0]) + of_profile.format(places[2]))
-    assert load().dialect.version == places[2]
+    assert load().dialect.api_version == places[2]
     write_project(project, shared.format(places[1]) + of_profile.format(places[3]))
-    assert load().dialect.version == places[3]
-    bare.setenv("RBIM_VERSION", places[4])
-    assert load().dialect.version == places[4]
-    assert by_flags("--version", places[5]).dialect.version == places[5]
-    assert load(dialect={"version": places[5]}).dialect.version == places[5]
+    assert load().dialect.api_version == places[3]
+    bare.setenv("RBIM_API_VERSION", places[4])
+    assert load().dialect.api_version == places[4]
+    assert by_flags("--api-version", places[5]).dialect.api_version == places[5]
+    assert load(dialect={"api_version": places[5]}).dialect.api_version == places[5]
 
 
 def test_another_profile_has_another_dialect(tmp_path):
-    text = '[profiles.a.dialect]\nversion = "a"\n[profiles.b]\n[dialect]\nversion = "all"\ninvite_limit = 5\n'
+    text = '[profiles.a.dialect]\napi_version = "a"\n[profiles.b]\n[dialect]\napi_version = "all"\ninvite_limit = 5\n'
     write_project(tmp_path / "rbim.toml", text)
-    assert [load(name).dialect.version for name in ("a", "b", None)] == ["a", "all", "all"]
+    assert [load(name).dialect.api_version for name in ("a", "b", None)] == ["a", "all", "all"]
     assert load("a").dialect.invite_limit == 5
 
 
 def test_a_client_has_the_dialect_of_its_configuration_unless_it_is_given_one(bare):
-    bare.setenv("RBIM_VERSION", "v9")
+    bare.setenv("RBIM_API_VERSION", "v9")
     config = load(base_url="http://a", app_id="a", app_token="b")
-    assert config.client().dialect == Dialect(version="v9")
+    assert config.client().dialect == Dialect(api_version="v9")
     assert config.client(dialect=Dialect()).dialect == Dialect()
-    given = AsyncClient.from_env(base_url="http://a", credentials=CREDENTIALS, dialect=Dialect(version="v1"))
-    assert given.dialect.version == "v1"
+    given = AsyncClient.from_env(base_url="http://a", credentials=CREDENTIALS, dialect=Dialect(api_version="v1"))
+    assert given.dialect.api_version == "v1"
 
 
 def test_an_empty_variable_chooses_nothing(bare):
@@ -242,7 +242,7 @@ def test_a_wrong_flag_is_named_with_what_is_allowed(name):
         ("dialect", 'invite_limit = "5"', "dialect.invite_limit: a whole number is needed, not '5'"),
         ("dialect", "invite_limit = 0", "dialect.invite_limit: at least 1, not 0"),
         ("dialect", 'member_shape = "plain"', "dialect.member_shape: unknown key; did you mean members_shape?"),
-        ("dialect", 'version = ""', "dialect.version: a text that is not empty is needed, not ''"),
+        ("dialect", 'api_version = ""', "dialect.api_version: a text that is not empty is needed, not ''"),
         (
             "dialect.codes",
             '112399 = "Busy"',
@@ -252,8 +252,8 @@ def test_a_wrong_flag_is_named_with_what_is_allowed(name):
         ("profiles.a", 'dialect = "x"', "profiles.a.dialect: a table is needed, [dialect]"),
         (
             "profiles.a",
-            'version = "x"',
-            "profiles.a.version: unknown key; it belongs to the dialect: move it below [profiles.a.dialect]",
+            'api_version = "x"',
+            "profiles.a.api_version: unknown key; it belongs to the dialect: move it below [profiles.a.dialect]",
         ),
     ],
 )
@@ -265,20 +265,22 @@ def test_a_wrong_value_in_a_file_is_named_with_what_is_allowed(table, line, says
 
 
 def test_a_field_outside_of_the_table_is_sent_there(tmp_path):
-    write_project(tmp_path / "rbim.toml", 'version = "x"\n')
-    with pytest.raises(InvalidRequest, match=r"unknown key version; it belongs to the dialect: move it below \[dialect\]"):
+    write_project(tmp_path / "rbim.toml", 'api_version = "x"\n')
+    with pytest.raises(
+        InvalidRequest, match=r"unknown key api_version; it belongs to the dialect: move it below \[dialect\]"
+    ):
         load()
 
 
 def test_an_unknown_field_of_an_argument_is_named():
-    with pytest.raises(InvalidRequest, match=r"dialect.versoin: unknown key; did you mean dialect.version\?"):
+    with pytest.raises(InvalidRequest, match=r"dialect.versoin: unknown key; did you mean dialect.api_version\?"):
         load(dialect={"versoin": "x"})
 
 
 def test_a_field_of_a_newer_version_differs_and_cannot_be_made():
-    document = {"colour": "red", "version": "v2"}
-    assert dialect_texts(document) == {"colour": '"red"', "version": "v2"}
-    assert dialect_differences(document, {}) == {"version": ("v2", "2013-12-26"), "colour": ('"red"', "unknown")}
+    document = {"colour": "red", "api_version": "v2"}
+    assert dialect_texts(document) == {"colour": '"red"', "api_version": "v2"}
+    assert dialect_differences(document, {}) == {"api_version": ("v2", "2013-12-26"), "colour": ('"red"', "unknown")}
     with pytest.raises(InvalidRequest, match="colour: this version of rbim has no such field of the dialect"):
         dialect_of(document)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["OTHERWISE", "dialect_page"]
 
 OTHERWISE = {
-    "version": 'version="2016-08-15"',
+    "api_version": 'api_version="2016-08-15"',
     "members_shape": "members_shape=MembersShape.NESTED",
     "singular_search": "singular_search=True",
     "bare_task_path": "bare_task_path=True",
@@ -37,7 +37,7 @@ OTHERWISE = {
     "normal_out_of_time": 'normal_out_of_time="refused"',
     "high_guarantee_out_of_time": 'high_guarantee_out_of_time="accepted"',
     "signature_valid_for": "signature_valid_for=600",
-    "other_versions_refused": "other_versions_refused=False",
+    "api_versions": 'api_versions={"2016-08-15"}',
     "other_forms_refused": "other_forms_refused=True",
     "modify_resets_permission": "modify_resets_permission=False",
     "modify_clears_texts": "modify_clears_texts=True",
@@ -71,7 +71,7 @@ OTHERWISE = {
 """Another value of each field, as Python code."""
 
 REASONS = {
-    "version": "public clients use it",
+    "api_version": "public clients use it",
     "members_shape": "public JSON clients send it",
     "singular_search": "the address line of the description has the plural, only a sample has the singular",
     "bare_task_path": "the address line of the description has /save, only the sample lacks it",
@@ -89,7 +89,7 @@ REASONS = {
     "delivery_max_ahead": "clocks of servers seldom differ by a minute; the description sets no limit",
     "normal_out_of_time": "a refused message is lost: see [below](#deliveries-outside-the-time-limits)",
     "high_guarantee_out_of_time": "the platform sends it again: see [below](#deliveries-outside-the-time-limits)",
-    "other_versions_refused": "a test then finds a client that is set up for another version",
+    "api_versions": "the samples of the description use several dates",
     "other_forms_refused": "the description states both forms",
     "signature_valid_for": "24 hours, as in the vendor's sister product",
     "modify_resets_permission": "the description states this default for the request, too",
@@ -151,7 +151,7 @@ from rbim import CODES, AsyncClient, Code, Dialect, Grade, Throttled
 
 busy = Code(error=Throttled, grade=Grade.OFFICIAL, note="seen in our logs", before_effect=True)
 dialect = Dialect(
-    version="2016-08-15", invite_limit=5, zone=ZoneInfo("Asia/Shanghai"), codes={**CODES, "112399": busy}
+    api_version="2016-08-15", invite_limit=5, zone=ZoneInfo("Asia/Shanghai"), codes={**CODES, "112399": busy}
 )
 client = AsyncClient.from_env(dialect=dialect)
 print(client.dialect.error_of("112399").__name__, client.dialect.invite_limit)

@@ -17,7 +17,6 @@ from cyclopts import (
     UnusedCliTokensError,
 )
 
-from rbim import __version__
 from rbim.cli.errors import discard_output, print_error, report_bug, report_os_error
 from rbim.cli.exit_codes import JOB_EXITS, Exit
 from rbim.cli.extras import MissingExtra, require
@@ -49,7 +48,7 @@ def build(words: Sequence[str] = ()) -> App:
         help_format="markdown",
         help_epilogue=GLOBAL_FLAGS_HELP,
         help_formatter=HelpPage(),
-        version=f"rbim {__version__}",
+        version_flags=(),  # rbim.cli.global_flags knows --version
         suppress_keyboard_interrupt=False,  # run_app returns its exit code
     )
     for name, (where, _) in COMMANDS.items():

@@ -9,10 +9,11 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
+from rbim import __version__
 from rbim.cli.errors import discard_output, print_error, report_bug, report_os_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import MissingExtra, require
-from rbim.cli.global_flags import JSON, GlobalFlags, WrongFlag, split_global_flags, using_flags
+from rbim.cli.global_flags import JSON, GlobalFlags, WrongFlag, current_flags, split_global_flags, using_flags
 from rbim.cli.json_output import recording_json
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _import_from_here(module: str) -> None:
 def _answer(tokens: list[str]) -> int:
     from rbim.cli.help.front_page import answer
 
-    page = answer(tokens)
+    page = f"rbim {__version__}\n" if current_flags().version else answer(tokens)
     if page is not None:
         sys.stdout.write(page)
         sys.stdout.flush()

@@ -40,18 +40,19 @@ FLAGS = {
 DIALECT_FLAGS = {flag_of(name).removeprefix("--"): name for name in NAMES}
 """The flags of the dialect, and their fields."""
 
-SWITCHES = {"debug": "Show tracebacks, and log every attempt on standard error."}
+SWITCHES = {
+    "debug": "Show tracebacks, and log every attempt on standard error.",
+    "version": "Show the version of rbim and exit.",
+}
 GLOBAL_FLAGS_HELP = (
     f"Every command also takes {', '.join(f'--{name}' for name in (*FLAGS, *SWITCHES))}. They and the exit codes are in "
-    "`rbim --help`. The flags of the dialect, such as --version, are in `rbim dialect`."
+    "`rbim --help`. The flags of the dialect, such as --api-version, are in `rbim dialect`."
 )
 """The sentence about them in the help of every command."""
 
 END = "--"
 JSON = ("--json", "--rbim-json")
 """The flags of commands that print a JSON document; the second one, if the operation has a field ``json``."""
-
-VERSION = "--version"  # a field of the dialect; as the whole command line, the flag shows the version of rbim
 
 
 class GlobalFlags(NamedTuple):
@@ -67,6 +68,7 @@ class GlobalFlags(NamedTuple):
     transport: str | None = None
     field: str | None = None
     debug: bool = False
+    version: bool = False
     json: bool = False
     dialect: tuple[tuple[str, tuple[str, ...]], ...] = ()
     words: tuple[str, ...] = ()
@@ -142,8 +144,7 @@ def split_global_flags(tokens: Sequence[str]) -> tuple[GlobalFlags, list[str]]:
         if token == END:
             rest += [token, *remaining]
             break
-        of_rbim = token == VERSION and not rest and (not remaining or remaining[0].startswith("--"))
-        if not token.startswith("--") or name in own or name not in {*FLAGS, *SWITCHES, *DIALECT_FLAGS} or of_rbim:
+        if not token.startswith("--") or name in own or name not in {*FLAGS, *SWITCHES, *DIALECT_FLAGS}:
             found |= {"json": True} if token in JSON and name not in own else {}
             rest.append(token)
             own = _fields(rest) if len(rest) == COMMAND else own
@@ -172,8 +173,7 @@ def _value(name: str, value: str) -> str:
     if value and not value.startswith("--"):
         return value
     wanted = FLAGS[name][0] if name in FLAGS else dialect_fields()[DIALECT_FLAGS[name]].form.metavar
-    hint = " (`rbim --version` alone shows the version of rbim)" if f"--{name}" == VERSION else ""
-    raise WrongFlag(f"--{name} needs a value: {wanted}{hint}", name)
+    raise WrongFlag(f"--{name} needs a value: {wanted}", name)
 
 
 def _fields(command: Sequence[str]) -> frozenset[str]:

@@ -229,7 +229,7 @@ class AsyncClient(View):
     ) -> None:
         dialect = dialect_of(dialect)
         base_url, call_base_url = cast("str", url_text(base_url)), url_text(call_base_url)
-        wrong = wrong_origin(base_url, call_base_url, dialect.version)
+        wrong = wrong_origin(base_url, call_base_url, dialect.api_version)
         if wrong is not None:
             base_url = call_base_url = ""  # a traceback with local variables must not show a password in it
             raise wrong

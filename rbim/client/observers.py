@@ -40,7 +40,7 @@ class AttemptStarted:
 
     ``waited`` is the seconds that the call has waited so far for the rate limiter, halts and the concurrency limiter.
     ``method``, ``origin`` (scheme, host and port, with the installation's path prefix) and ``path`` are those of the
-    request; ``template`` is the template of the path (``/{version}/Application/{app_id}/...``).
+    request; ``template`` is the template of the path (``/{api_version}/Application/{app_id}/...``).
     """
 
     call: int

@@ -10,7 +10,7 @@
     token_file = "test.token"           # beside this file
 
     [profiles.test.dialect]             # fields of the dialect; [dialect] holds those of every profile
-    version = "2016-08-15"
+    api_version = "2016-08-15"
 
 A profile in the project's file takes precedence over one of the same name in the user's file, key by key. Until the user
 trusts the project's file (``rbim config trust``), it sets only rates, time limits, the transport and columns of an input:
@@ -117,7 +117,7 @@ class Config:
     """The configuration. It may be incomplete: :attr:`missing` lists the values that a client still needs.
 
     ``values`` has a :class:`Setting` for every key; the forms of the token (``app_token``, ``token_file``, ``token_env``)
-    are one key, ``app_token``; a field of the dialect has a key such as ``dialect.version``. A value that is not configured
+    are one key, ``app_token``; a field of the dialect has a key such as ``dialect.zone``. A value that is not configured
     is None. ``profile`` is the chosen profile or None, ``places`` are the files that were searched for, ``ignored`` the
     settings of a file that is not trusted. ``profile_given``: an argument or a variable chose the profile. Tokens in files
     and variables are read on use.

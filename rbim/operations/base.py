@@ -65,7 +65,7 @@ class Repeat(StrEnum):
 class Endpoint:
     """The route and answer format that a family of operations shares.
 
-    ``path`` is a template with ``{version}``, ``{app_id}`` and ``{name}``; ``origin`` names one of the client's two base
+    ``path`` is a template with ``{api_version}``, ``{app_id}`` and ``{name}``; ``origin`` names one of the client's two base
     URLs. ``code`` and ``message`` are the status fields of the answer, ``payload`` the field that holds the other fields
     (None: they are beside the status fields). ``camel`` is True if the wire writes ``group_id`` as ``groupId``.
     """

@@ -199,7 +199,7 @@ class GroupDetail(Answer):
     extra: Mapping[str, Any] = field(factory=empty, hash=False)
 
 
-GROUP = Endpoint(path="/{version}/Application/{app_id}/IM/Group/{name}")
+GROUP = Endpoint(path="/{api_version}/Application/{app_id}/IM/Group/{name}")
 """The group operations' endpoint ("Common rules for the group operations")."""
 
 

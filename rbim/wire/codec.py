@@ -106,7 +106,7 @@ class Codec:
 
         self.app_id = app_id
         self.origins = {
-            name: _origin(url, name, dialect.version) for name, url in _addresses(base_url, call_base_url).items()
+            name: _origin(url, name, dialect.api_version) for name, url in _addresses(base_url, call_base_url).items()
         }
         self.dialect = dialect
         self.clock = clock
@@ -156,7 +156,7 @@ class Codec:
                 f"an operation is needed, such as QueryGroupDetail(group_id='g1'), not a value of {kind.__name__}"
             )
         path = kind.path(self.dialect)
-        parts = {"{app_id}": self.app_id, "{version}": self.dialect.version}
+        parts = {"{app_id}": self.app_id, "{api_version}": self.dialect.api_version}
         for name, value in parts.items():
             path = path.replace(name, quote(value, safe=""))
         plan = _Plan(

@@ -14,8 +14,8 @@ from rbim.bulk import open_job, read_report
 from rbim.bulk.report.text import report_text
 from rbim.emulator import Emulator
 
-OTHER = Dialect(version="2016-08-15", members_shape="nested", zone=timezone(timedelta(hours=9)))
-KEPT = {"version": "2016-08-15", "members_shape": "nested", "zone": "UTC+09:00"}
+OTHER = Dialect(api_version="2016-08-15", members_shape="nested", zone=timezone(timedelta(hours=9)))
+KEPT = {"api_version": "2016-08-15", "members_shape": "nested", "zone": "UTC+09:00"}
 
 
 def refusal(journal, says):
@@ -63,14 +63,17 @@ async def test_the_digest_of_the_input_is_the_same_in_every_dialect(tmp_path):
 
 
 DIFFERENT = [
-    (Dialect(version="2016-08-15", members_shape="nested"), "zone is UTC+09:00 in the journal and UTC+08:00 here"),
+    (Dialect(api_version="2016-08-15", members_shape="nested"), "zone is UTC+09:00 in the journal and UTC+08:00 here"),
     (
-        Dialect(zone=OTHER.zone, version="x"),
-        "version is 2016-08-15 in the journal and x here; members_shape is nested in the journal and plain here",
+        Dialect(zone=OTHER.zone, api_version="x"),
+        "api_version is 2016-08-15 in the journal and x here; members_shape is nested in the journal and plain here",
     ),
     (
         Dialect(
-            version="2016-08-15", members_shape="nested", zone=OTHER.zone, codes={**CODES, "112399": Code(error=Throttled)}
+            api_version="2016-08-15",
+            members_shape="nested",
+            zone=OTHER.zone,
+            codes={**CODES, "112399": Code(error=Throttled)},
         ),
         "codes is default in the journal and 112399=Throttled here",
     ),
@@ -142,5 +145,5 @@ async def test_a_report_says_the_dialect_if_it_is_not_the_default(tmp_path):
         await sending.job(tmp_path / name, dialect=dialect).run(rows_of(1, 1))
     plain, other = read_report(tmp_path / "a"), read_report(tmp_path / "b")
     assert "dialect" not in report_text(plain)
-    assert "  dialect: version 2016-08-15, members_shape nested, zone UTC+09:00\n" in report_text(other)
+    assert "  dialect: api_version 2016-08-15, members_shape nested, zone UTC+09:00\n" in report_text(other)
     assert (plain.as_json()["job"]["dialect"], other.as_json()["job"]["dialect"]) == ({}, KEPT)

@@ -646,8 +646,11 @@ def test_operations_lists_the_catalogue(cli):
 
 
 def test_paths_are_folded_between_segments():
-    assert _folded("/{version}/Application/{app_id}/IM", 23).split("\n") == ["/{version}/Application", "/{app_id}/IM"]
-    assert _folded("/{version}/Application", 5).split("\n") == ["/{version}", "/Application"]
+    assert _folded("/{api_version}/Application/{app_id}/IM", 27).split("\n") == [
+        "/{api_version}/Application",
+        "/{app_id}/IM",
+    ]
+    assert _folded("/{api_version}/Application", 5).split("\n") == ["/{api_version}", "/Application"]
 
 
 def test_version(cli):

@@ -235,12 +235,12 @@ def test_callback_commands_use_the_profiles_credentials(profile, cli):
         (["a", "--", "--debug"], {}, ["a", "--", "--debug"]),
         (["a", "-", "profile", "--profiles"], {}, ["a", "-", "profile", "--profiles"]),
         (["groups", "create", "--debug", "--name", "x"], {"debug": True}, ["groups", "create", "--name", "x"]),
-        (["a", "--version", "v2", "b"], {"dialect": (("version", ("v2",)),)}, ["a", "b"]),
+        (["a", "--api-version", "v2", "b"], {"dialect": (("api_version", ("v2",)),)}, ["a", "b"]),
         (["a", "--codes=1=X", "--codes", "2=Y"], {"dialect": (("codes", ("1=X", "2=Y")),)}, ["a"]),
         (["a", "--zone", "-05:00"], {"dialect": (("zone", ("-05:00",)),)}, ["a"]),
-        (["--version"], {}, ["--version"]),
-        (["--debug", "--version"], {"debug": True}, ["--version"]),
-        (["--version", "--debug"], {"debug": True}, ["--version"]),
+        (["--version"], {"version": True}, []),
+        (["groups", "detail", "--version", "g1"], {"version": True}, ["groups", "detail", "g1"]),
+        (["--version", "--debug"], {"debug": True, "version": True}, []),
     ],
 )
 def test_flags_of_every_command_are_taken_out_of_a_line(tokens, flags, rest):
@@ -258,7 +258,7 @@ def test_flags_of_every_command_are_taken_out_of_a_line(tokens, flags, rest):
         (["--debug", "--debug"], "--debug is given twice"),
         (["--zone", "UTC", "a", "--zone", "UTC"], "--zone is given twice"),
         (["a", "--members-shape"], "--members-shape needs a value: plain|nested"),
-        (["a", "--version"], "--version needs a value: TEXT (`rbim --version` alone shows the version of rbim)"),
+        (["a", "--api-version"], "--api-version needs a value: TEXT"),
     ],
 )
 def test_a_wrong_flag_is_said_in_two_lines(cli, tokens, says):
@@ -411,7 +411,7 @@ def test_config_show_says_what_is_known_and_where_from(profile, cli, monkeypatch
     lines, dialect = lines[: len(KEYS) - 2], lines[len(KEYS) + 1 :]
     assert [line.split()[0] for line in dialect] == [f"dialect.{name}" for name in FIELDS]
     rows = {line.split()[0]: re.split(r"\s{2,}", line.strip())[1:] for line in dialect}
-    assert rows["dialect.version"] == ["2013-12-26", "default"]
+    assert rows["dialect.api_version"] == ["2013-12-26", "default"]
     assert rows["dialect.application_concurrency"] == ["none", "default"]
     assert rows["dialect.codes"] == ["default", "default"]
     here = f"{file} [profiles.test]"
@@ -440,11 +440,11 @@ def test_config_show_has_each_field_of_the_dialect_with_its_source(profile, cli,
     write_project(file, file.read_text(encoding="utf-8") + more)
     monkeypatch.setenv("RBIM_ALREADY_REASONS", "done, there already")
 
-    code, out, err = cli("config", "show", "--profile", "test", "--version", "2016-08-15", "--invite-limit=5", "--json")
+    code, out, err = cli("config", "show", "--profile", "test", "--api-version", "2016-08-15", "--invite-limit=5", "--json")
 
     assert (code, err) == (Exit.DONE, "")
     values = {key: (row["value"], row["source"]) for key, row in json.loads(out)["values"].items()}
-    assert values["dialect.version"] == ("2016-08-15", "flag --version")
+    assert values["dialect.api_version"] == ("2016-08-15", "flag --api-version")
     assert values["dialect.invite_limit"] == (5, "flag --invite-limit")
     assert values["dialect.already_reasons"] == (["done", "there already"], "environment variable RBIM_ALREADY_REASONS")
     assert values["dialect.codes"] == ({"112399": "Throttled"}, f"{file} [profiles.test]")
@@ -567,7 +567,7 @@ def test_the_front_page_names_every_command_and_every_flag(cli):
     assert cli() == cli("-h") == (Exit.DONE, page, "")
     named = set(re.findall(r"^  ([a-z]+) ", page, re.MULTILINE))
     assert {name for name in build_app() if not name.startswith("-")} == named - {"rbim"}
-    for name in (*everywhere.FLAGS, *everywhere.SWITCHES, "help", "version"):
+    for name in (*everywhere.FLAGS, *everywhere.SWITCHES, "help"):
         assert f"--{name}" in page
     assert max(map(len, page.splitlines())) <= 80
 

@@ -86,7 +86,8 @@ def test_the_demo_invites_the_shipped_file_over_http():
 def test_the_demo_has_the_dialect_of_its_flags(write, capsys):
     file = write([("group", "account"), *(("g", f"u{n}") for n in range(11))])
     assert (
-        demo("--csv", file, "--json", "--invite-limit", "5", "--version", "2016-08-15", "--other-forms-refused", "yes") == 0
+        demo("--csv", file, "--json", "--invite-limit", "5", "--api-version", "2016-08-15", "--other-forms-refused", "yes")
+        == 0
     )
     figures = figures_of(capsys.readouterr().out)
     assert (figures["requests"]["invitations"], figures["accounts"]["invited"]) == (3, 11)

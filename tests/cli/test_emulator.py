@@ -485,7 +485,7 @@ def test_the_pages_program_runs(tmp_path):
 
 # ------------------------------------------------------------------------------ a platform of another dialect
 
-OTHER = {"version": "2016-08-15", "members_shape": "nested"}
+OTHER = {"api_version": "2016-08-15", "members_shape": "nested"}
 RBIM = COMMAND[:-1]
 
 
@@ -493,7 +493,7 @@ RBIM = COMMAND[:-1]
 def other_platform():
     """An emulator of another version and shape, which takes nothing else."""
     chosen = [token for name, text in OTHER.items() for token in (f"--{name.replace('_', '-')}", text)]
-    with running(*chosen, "--other-forms-refused", "true", lines=9) as emulator:
+    with running(*chosen, "--api-versions", "2014-06-30", "--other-forms-refused", "true", lines=9) as emulator:
         yield emulator
 
 
@@ -503,15 +503,15 @@ def chosen_by(how, emulator, folder):
         name: value for name, value in emulator.exports.items() if name in {"RBIM_BASE_URL", "RBIM_APP_ID", "RBIM_APP_TOKEN"}
     }
     if how == "environment":
-        return {**address, "RBIM_VERSION": "2016-08-15", "RBIM_MEMBERS_SHAPE": "nested"}, []
+        return {**address, "RBIM_API_VERSION": "2016-08-15", "RBIM_MEMBERS_SHAPE": "nested"}, []
     if how == "profile":
         lines = [f'{name} = "{text}"' for name, text in OTHER.items()]
         write_project(folder / "rbim.toml", "\n".join(["[profiles.other.dialect]", *lines]))
         return address, ["--profile", "other"]
     return address, {
-        "flag": ["--version", "2016-08-15", "--members-shape=nested"],
+        "flag": ["--api-version", "2016-08-15", "--members-shape=nested"],
         "shape only": ["--members-shape", "nested"],
-        "version only": ["--version", "2016-08-15"],
+        "version only": ["--api-version", "2016-08-15"],
     }.get(how, [])
 
 
@@ -555,8 +555,8 @@ def test_a_client_chooses_the_dialect_of_its_platform(other_platform, tmp_path, 
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
-        ("nothing", "version: the path has 2013-12-26, this platform has 2016-08-15"),
-        ("shape only", "version: the path has 2013-12-26, this platform has 2016-08-15"),
+        ("nothing", "the path has the version 2013-12-26, this platform takes 2016-08-15 and 2014-06-30"),
+        ("shape only", "the path has the version 2013-12-26, this platform takes 2016-08-15 and 2014-06-30"),
         ("version only", "members: this platform takes the nested shape"),
     ],
 )
@@ -575,16 +575,16 @@ def test_a_job_is_resumed_in_its_own_dialect_only(other_platform, tmp_path):
     journal = str(tmp_path / "rows.csv.invite.journal")
 
     refusal = (
-        f"rbim: {journal}: the job was begun with another dialect: version is 2016-08-15 in the journal and 2013-12-26 "
+        f"rbim: {journal}: the job was begun with another dialect: api_version is 2016-08-15 in the journal and 2013-12-26 "
         "here; members_shape is nested in the journal and plain here. Use the dialect of the journal, or begin another job "
         "with another journal\n"
-        "To use the dialect of the journal: --version 2016-08-15 --members-shape nested\n"
+        "To use the dialect of the journal: --api-version 2016-08-15 --members-shape nested\n"
     )
     for command in (["job", "resume", journal], ["job", "retry", journal], ["invite", "rows.csv"]):
         assert rbim(tmp_path, address, *command, "--quiet") == (JobExit.USAGE, "", refusal)
     code, out, err = rbim(tmp_path, address, "job", "resume", journal, "--quiet", *flags)
     assert (code, err) == (Exit.DONE, "")
-    assert "dialect: version 2016-08-15, members_shape nested" in out
+    assert "dialect: api_version 2016-08-15, members_shape nested" in out
 
 
 def test_what_it_prints_gives_a_client_its_dialect(other_platform):
@@ -592,7 +592,7 @@ def test_what_it_prints_gives_a_client_its_dialect(other_platform):
         "RBIM_BASE_URL",
         "RBIM_APP_ID",
         "RBIM_APP_TOKEN",
-        "RBIM_VERSION",
+        "RBIM_API_VERSION",
         "RBIM_MEMBERS_SHAPE",
         "RBIM_EMULATOR_URL",
     ]
@@ -648,7 +648,7 @@ def test_it_checks_roles_and_is_strict_where_it_is_asked_to(flags, says):
     ("flags", "says"),
     [
         (["--members-shape", "round"], "rbim: --members-shape: plain or nested is needed, not 'round'\n"),
-        (["--version"], "rbim: --version needs a value: TEXT (`rbim --version` alone shows the version of rbim)\n"),
+        (["--api-version"], "rbim: --api-version needs a value: TEXT\n"),
         (["--bare-task-path", "yes", "--bare-task-path", "no"], "rbim: --bare-task-path is given twice\n"),
     ],
 )

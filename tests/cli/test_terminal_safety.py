@@ -174,7 +174,7 @@ def test_arguments_and_the_environment(command, where, bare_environment, tmp_pat
     bare_environment.chdir(tmp_path)
     text = "".join(UNSAFE.values()).replace("/", "_")
     if where == "environment":
-        names = ("RBIM_PROFILE", "RBIM_APP_ID", "RBIM_USER_NAME", "RBIM_TRANSPORT", "RBIM_VERSION")
+        names = ("RBIM_PROFILE", "RBIM_APP_ID", "RBIM_USER_NAME", "RBIM_TRANSPORT", "RBIM_API_VERSION")
         for name in names:
             bare_environment.setenv(name, text)
     with suppress(SystemExit):

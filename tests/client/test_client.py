@@ -94,8 +94,8 @@ def test_an_address_with_a_version_is_refused_with_the_right_form(name, url, rig
 
 def test_an_address_that_ends_in_the_version_of_the_dialect_is_refused_too():
     with pytest.raises(InvalidRequest, match="use https://host without /v7: "):
-        client_over(Stub(), base_url="https://host/v7", dialect=Dialect(version="v7"))
-    client_over(Stub(), base_url="https://host/v7/gateway", dialect=Dialect(version="v7"))
+        client_over(Stub(), base_url="https://host/v7", dialect=Dialect(api_version="v7"))
+    client_over(Stub(), base_url="https://host/v7/gateway", dialect=Dialect(api_version="v7"))
     client_over(Stub(), base_url="https://2013-12-26.example")
 
 

@@ -93,7 +93,7 @@ async def test_a_call_that_goes_well_is_told_in_three_events():
         waited=0,
         method="POST",
         origin=BASE_URL,
-        template="/{version}/Application/{app_id}/IM/Group/QueryGroupDetail",
+        template="/{api_version}/Application/{app_id}/IM/Group/QueryGroupDetail",
     )
     assert isinstance(attempt, AttemptEnded)
     assert (attempt.call, attempt.operation, attempt.path) == (1, started.operation, started.path)

@@ -599,6 +599,6 @@ def test_a_value_that_a_client_refuses_is_named_with_its_source(home):
     home.write("project", PROFILE.replace(":8883", ":8883/v7"))
 
     with pytest.raises(InvalidRequest, match="without /v7") as caught:
-        load(dialect={"version": "v7"}).client()
+        load(dialect={"api_version": "v7"}).client()
 
     assert caught.value.__notes__ == [f"base_url is from: {home.project} [profiles.test]"]

@@ -162,7 +162,7 @@ def test_the_default_profile_and_the_dialect_need_trust_too(project, user_file):
     lines = (
         'profile = "production"',
         "[dialect]",
-        'version = "2016-08-15"',
+        'api_version = "2016-08-15"',
         "[profiles.production.dialect]",
         "invite_limit = 5",
     )
@@ -171,7 +171,7 @@ def test_the_default_profile_and_the_dialect_need_trust_too(project, user_file):
     config = load(warn=lambda _: None)
 
     assert (config.profile, config["base_url"], config.dialect) == (None, None, Dialect())
-    assert {each.key for each in config.ignored} == {"profile", "dialect.version", "dialect.invite_limit"}
+    assert {each.key for each in config.ignored} == {"profile", "dialect.api_version", "dialect.invite_limit"}
 
 
 def test_an_ignored_file_warns_only_where_it_would_count(project, user_file):

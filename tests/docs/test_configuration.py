@@ -29,7 +29,7 @@ ADDRESS = "https://gw-test.example:8883"
 @pytest.fixture(scope="module")
 def url():
     credentials = Credentials(app_id=APP, app_token=TOKEN)
-    with served(Emulator(credentials=credentials, dialect=Dialect(version="2016-08-15")).asgi) as url:
+    with served(Emulator(credentials=credentials, dialect=Dialect(api_version="2016-08-15")).asgi) as url:
         yield url
 
 

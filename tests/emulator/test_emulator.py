@@ -305,7 +305,7 @@ def signed(emulator, *, lower=False):
 )
 @pytest.mark.parametrize("ascii_only", [True, False])
 def test_foreign_clients_are_understood(body, ascii_only):
-    emulator = box(dialect=Dialect(other_versions_refused=False))
+    emulator = box()
     query, headers = signed(emulator, lower=True)
     headers = {"authorization": headers["Authorization"] + ";", "ACCEPT": "application/json;"}
     path = f"/2016-01-01/Application/{APP_ID}/IM/Group/CreateGroup"
@@ -320,7 +320,7 @@ def test_foreign_clients_are_understood(body, ascii_only):
 
 INVITE = {"groupId": "g80000049837291", "members": ["1001"]}
 GROUPS = f"Application/{APP_ID}/IM/Group"
-SEARCH = "/{version}/Application/{app_id}/IM/Group/SearchPublicGroups"
+SEARCH = "/{api_version}/Application/{app_id}/IM/Group/SearchPublicGroups"
 TASK = f"/api/application/{APP_ID}/aicall/task"
 
 
@@ -330,17 +330,19 @@ TASK = f"/api/application/{APP_ID}/aicall/task"
         ({}, f"/2013-12-26/{GROUPS}/InviteJoinGroup", ["1001"], None),
         (
             {},
+            f"/v2/{GROUPS}/InviteJoinGroup",
+            ["1001"],
+            "the path has the version v2, this platform takes 2013-12-26 and every date YYYY-MM-DD",
+        ),
+        ({}, f"/2016-08-15/{GROUPS}/InviteJoinGroup", ["1001"], None),
+        ({"api_version": "v2"}, f"/v2/{GROUPS}/InviteJoinGroup", ["1001"], None),
+        ({"api_versions": {"v2"}}, f"/v2/{GROUPS}/InviteJoinGroup", ["1001"], None),
+        ({"api_versions": {"v2"}}, f"/2013-12-26/{GROUPS}/InviteJoinGroup", ["1001"], None),
+        (
+            {"api_versions": {"2014-06-30", "v2"}},
             f"/2016-08-15/{GROUPS}/InviteJoinGroup",
             ["1001"],
-            "version: the path has 2016-08-15, this platform has 2013-12-26",
-        ),
-        ({"other_versions_refused": False}, f"/2016-08-15/{GROUPS}/InviteJoinGroup", ["1001"], None),
-        ({"version": "2016-08-15"}, f"/2016-08-15/{GROUPS}/InviteJoinGroup", ["1001"], None),
-        (
-            {"version": "v2"},
-            f"/2013-12-26/{GROUPS}/InviteJoinGroup",
-            ["1001"],
-            "version: the path has 2013-12-26, this platform has v2",
+            "the path has the version 2016-08-15, this platform takes 2013-12-26 and 2014-06-30, v2",
         ),
         ({}, f"/2013-12-26/{GROUPS}/InviteJoinGroup", {"member": ["1001"]}, None),
         (
@@ -371,7 +373,7 @@ TASK = f"/api/application/{APP_ID}/aicall/task"
         ),
         ({"other_forms_refused": True, "singular_search": True}, f"/2013-12-26/{GROUPS}/SearchPublicGroup", None, None),
         (
-            {"other_forms_refused": True, "version": "v2"},
+            {"other_forms_refused": True, "api_version": "v2"},
             TASK,
             None,
             "the path ends in task, this platform has /api/application/{app_id}/aicall/task/save",
@@ -397,17 +399,25 @@ def test_another_form_than_the_dialects_is_refused_where_the_dialect_says_so(cho
 
 
 @pytest.mark.parametrize(
-    ("path", "document", "field"),
+    ("path", "document", "field", "choices"),
     [
-        (f"/2016-08-15/{GROUPS}/CreateGroup", {"name": "a", "type": 1}, "other_versions_refused"),
-        (f"/2013-12-26/{GROUPS}/SearchPublicGroup", {}, "other_forms_refused"),
-        (TASK, {}, "other_forms_refused"),
-        (f"/2013-12-26/{GROUPS}/InviteJoinGroup", INVITE | {"members": {"member": ["1001"]}}, "other_forms_refused"),
+        (f"/2016-08-15/{GROUPS}/CreateGroup", {"name": "a", "type": 1}, "api_versions", [(), {"2016-08-15"}, {"v2"}]),
+        (f"/2013-12-26/{GROUPS}/SearchPublicGroup", {}, "other_forms_refused", [True, False]),
+        (TASK, {}, "other_forms_refused", [True, False]),
+        (
+            f"/2013-12-26/{GROUPS}/InviteJoinGroup",
+            INVITE | {"members": {"member": ["1001"]}},
+            "other_forms_refused",
+            [True, False],
+        ),
     ],
 )
-@pytest.mark.parametrize("choice", [True, False])
-def test_a_strict_emulator_depends_on_another_form_than_the_dialects(path, document, field, choice):
-    emulator = box(dialect=Dialect(**{field: choice}), strict_dialect=True)
+def test_a_strict_emulator_depends_on_another_form_than_the_dialects(path, document, field, choices):
+    for choice in choices:
+        depends_on(field, box(dialect=Dialect(**{field: choice}), strict_dialect=True), path, document)
+
+
+def depends_on(field, emulator, path, document):
     with pytest.raises(DependsOnDialect) as caught:
         emulator.platform.serve("POST", path, *signed(emulator), json.dumps(document).encode())
     assert caught.value.field == field

@@ -266,7 +266,7 @@ def test_the_path_ends_in_save_or_not_as_the_dialect_says():
 
 
 def test_the_path_of_a_task_has_no_version():
-    assert codec(version="2016-08-15").encode(task()).path == "/api/application/app/aicall/task/save"
+    assert codec(api_version="2016-08-15").encode(task()).path == "/api/application/app/aicall/task/save"
 
 
 @pytest.mark.parametrize(

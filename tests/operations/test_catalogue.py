@@ -101,7 +101,7 @@ def test_junk_is_no_operation(path):
 def test_every_path_that_a_client_writes_is_found():
     for _, _, kind in ELEVEN:
         for template in kind.spec.paths:
-            assert catalogue.find(template.format(version="2013-12-26", app_id="app")) is kind
+            assert catalogue.find(template.format(api_version="2013-12-26", app_id="app")) is kind
 
 
 # ------------------------------------------------------------------------- an operation of one's own

@@ -617,4 +617,4 @@ def test_an_operation_is_never_repeated_unless_it_says_so():
 
     assert Dangerous().repeat is Repeat.NEVER
     assert Dangerous.spec.answer is Success
-    assert Dangerous.spec.paths == ("/{version}/Application/{app_id}/IM/Group/Dangerous",)
+    assert Dangerous.spec.paths == ("/{api_version}/Application/{app_id}/IM/Group/Dangerous",)

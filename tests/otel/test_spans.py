@@ -58,7 +58,7 @@ from rbim.emulator.clock import EmulatedClock
 from rbim.otel import OtelObserver
 from rbim.transports.httpx import HttpxTransport
 
-TEMPLATE = "/{version}/Application/{app_id}/IM/Group/QueryGroupDetail"
+TEMPLATE = "/{api_version}/Application/{app_id}/IM/Group/QueryGroupDetail"
 
 
 def request_of(template=TEMPLATE, **changed):

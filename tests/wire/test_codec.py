@@ -115,15 +115,15 @@ def test_group_operations_are_posted_to_version_application_and_name(op, last):
 
 
 def test_the_dialect_chooses_version_and_spelling():
-    assert make(version="2014-06-30").encode(DELETE).path == "/2014-06-30/Application/app/IM/Group/DeleteGroup"
+    assert make(api_version="2014-06-30").encode(DELETE).path == "/2014-06-30/Application/app/IM/Group/DeleteGroup"
     singular = make(singular_search=True).encode(SearchPublicGroups())
     assert singular.path == "/2013-12-26/Application/app/IM/Group/SearchPublicGroup"
 
 
 @pytest.mark.parametrize("op", [DELETE, SearchPublicGroups()])
 def test_an_application_id_stays_one_segment_of_the_path(op):
-    path = make(app_id="a/../b?{version}").encode(op).path
-    assert path.startswith("/2013-12-26/Application/a%2F..%2Fb%3F%7Bversion%7D/IM/Group/")
+    path = make(app_id="a/../b?{api_version}").encode(op).path
+    assert path.startswith("/2013-12-26/Application/a%2F..%2Fb%3F%7Bapi_version%7D/IM/Group/")
 
 
 @pytest.mark.parametrize(

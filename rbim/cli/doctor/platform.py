@@ -135,7 +135,7 @@ def _failed(error: RbimError) -> Check:
         case Throttled():
             state, advice = State.WARN, "The platform limits requests now: run it again later"
         case NotFound() | ProtocolError():
-            state, advice = State.FAIL, f"{OTHER_SERVER}; then check --version (`rbim dialect version`)"
+            state, advice = State.FAIL, f"{OTHER_SERVER}; then check --api-version (`rbim dialect api_version`)"
         case ServerTrouble():
             state, advice = State.FAIL, "The platform has trouble: run it again later"
         case ApiError():

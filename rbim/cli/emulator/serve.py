@@ -62,8 +62,8 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     everything without a signature, so do not expose it; requests of web pages are refused. Ctrl-C and SIGTERM stop it with
     exit code 0.
 
-    It follows the dialect of flags, environment and profile, such as --version 2016-08-15: see `rbim dialect`. A request
-    with another version is refused. The fields that a client or a receiver needs, too, are printed as export lines.
+    It follows the dialect of flags, environment and profile, such as --invite-limit 5: see `rbim dialect`. The fields that a
+    client or a receiver needs, too, are printed as export lines.
 
     Parameters
     ----------

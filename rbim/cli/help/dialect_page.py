@@ -28,9 +28,9 @@ The interface description is silent in some places and contradicts itself in oth
 dialect. Set a field by its flag in any command, by an environment variable (RBIM_ and its name in capitals), or by its \
 key in rbim.toml below [dialect] or [profiles.NAME.dialect]:"""
 EXAMPLES = """\
-  rbim invite members.csv --version 2016-08-15 --members-shape nested
+  rbim invite members.csv --api-version 2016-08-15 --members-shape nested
   rbim groups detail g8 --zone Asia/Shanghai --codes 112399=Throttled
-  export RBIM_VERSION=2016-08-15 RBIM_MEMBERS_SHAPE=nested
+  export RBIM_API_VERSION=2016-08-15 RBIM_MEMBERS_SHAPE=nested
 """
 TABLES = """\
 KEY=VALUE changes entries of the default: KEY=none removes an entry, *=none removes all. Separate entries by commas, or \

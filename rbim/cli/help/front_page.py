@@ -7,7 +7,6 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-from rbim import __version__
 from rbim.cli.exit_codes import Exit
 from rbim.cli.global_flags import FLAGS, SWITCHES
 from rbim.operations.catalogue import summary_of
@@ -68,9 +67,7 @@ EXIT = 7  # characters in the column of exit codes
 
 
 def answer(tokens: Sequence[str]) -> str | None:
-    """Return the help page or the version if the command line has no command, else None."""
-    if list(tokens) == ["--version"]:
-        return f"rbim {__version__}\n"
+    """Return the help page if the command line has no command, else None."""
     return _page() if list(tokens) in ([], ["--help"], ["-h"]) else None
 
 
@@ -82,8 +79,8 @@ def _page() -> str:
     parts |= {title: {name: COMMANDS[name][1] for name in names} for title, names in SECTIONS.items()}
     flags = {f"--{name} {value}": what for name, (value, what) in FLAGS.items()}
     flags |= {f"--{name}": what for name, what in SWITCHES.items()}
-    flags |= {"--NAME VALUE": "A field of the dialect, such as --version 2016-08-15: see `rbim dialect`."}
-    flags |= {"--help, -h": "Show this help, or the help of a command.", "--version": "Alone: show the version of rbim."}
+    flags |= {"--NAME VALUE": "A field of the dialect, such as --api-version 2016-08-15: see `rbim dialect`."}
+    flags |= {"--help, -h": "Show this help, or the help of a command."}
     parts["Flags, before or after any command"] = flags
     width = terminal_width()
     room = max(len(name) for part in parts.values() for name in part) + 4

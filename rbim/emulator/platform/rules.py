@@ -97,7 +97,7 @@ class _StrictDialect:
         return getattr(self._dialect, name)
 
 
-FORM = frozenset({"version", "members_shape", "invite_limit", "zone", "application_concurrency"})
+FORM = frozenset({"api_version", "members_shape", "invite_limit", "zone", "application_concurrency"})
 
 
 @frozen(kw_only=True)

@@ -32,6 +32,7 @@ __all__ = ["Platform", "ServedAnswer"]
 
 JSON = {"content-type": "application/json;charset=utf-8"}
 HTML = {"content-type": "text/html;charset=utf-8"}
+DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")  # a version, as the description writes it
 ROUTES = 1024  # cached paths: clients can make up any number of versions
 SHOWN = 200  # characters of a path in a message
 SLASHES = re.compile("//+")
@@ -119,12 +120,16 @@ class Platform:
         return kind
 
     def _require_form(self, kind: type[Operation[Any]], path: str) -> None:
-        """Refuse a path with another version or in another form than the dialect's, if the dialect refuses these."""
+        """Refuse a path with a version that the dialect does not accept, or in another form if the dialect refuses it."""
         world, dialect, parts = self.world, self.world.dialect, path.split("/")
         names = next(each for each in (path.split("/") for path in kind.spec.paths) if len(each) == len(parts))
-        version = parts[names.index("{version}")] if "{version}" in names else dialect.version
-        if version != dialect.version and world.choice("other_versions_refused"):
-            raise Refusal(f"version: the path has {version}, this platform has {dialect.version}", code=MALFORMED)
+        version = parts[names.index("{api_version}")] if "{api_version}" in names else dialect.api_version
+        if version != dialect.api_version:
+            others = world.choice("api_versions")
+            if version not in others and (others or DATE.fullmatch(version) is None):
+                accepted = ", ".join(sorted(others)) or "every date YYYY-MM-DD"
+                reason = f"the path has the version {version}, this platform takes {dialect.api_version} and {accepted}"
+                raise Refusal(reason, code=MALFORMED)
         template = kind.path(dialect)
         if parts[-1] != template.rpartition("/")[2] and world.choice("other_forms_refused"):
             raise Refusal(f"the path ends in {parts[-1]}, this platform has {template}", code=MALFORMED)

@@ -700,7 +700,7 @@ def post(emulator, name, body):
     sig = hashlib.md5(f"{app_id}{token}20260102110405".encode()).hexdigest()
     authorization = base64.b64encode(f"{app_id}:20260102110405".encode()).decode()
     path = next(entry.operation for entry in catalogue.entries() if entry.operation.spec.name == name).spec.paths[0]
-    path = path.format(version="2013-12-26", app_id=app_id, name=name)
+    path = path.format(api_version="2013-12-26", app_id=app_id, name=name)
     served = emulator.platform.serve("POST", path, {"sig": sig}, {"Authorization": authorization}, body)
     assert served.response.status == 200
     answer = json.loads(served.response.body)

@@ -76,7 +76,7 @@ def seeds() -> list[bytes]:
         b'profile = "$TOKEN"\n[profiles.a]\n',
         b'profile = "a"\n[profiles."$TOKEN"]\n',
         NEXT + b"RBIM_APP_ID=app\nRBIM_APP_TOKEN=$TOKEN\nRBIM_BASE_URL=http://h\nRBIM_CONCURRENCY=x\n",
-        NEXT + b"RBIM_VERSION=2013\nRBIM_MEMBERS_SHAPE=nested\nRBIM_DELIVERY_MAX_AGE=1e999\nRBIM_TIMEOUT=-1\n",
+        NEXT + b"RBIM_API_VERSION=2013\nRBIM_MEMBERS_SHAPE=nested\nRBIM_DELIVERY_MAX_AGE=1e999\nRBIM_TIMEOUT=-1\n",
         NEXT + b"RBIM_RATES=50/s,600/min\nRBIM_PROFILE=a\n",
         profile
         + NEXT
