@@ -12,7 +12,7 @@ from rbim._support.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from rbim.callbacks.delivery import Delivery as Delivery, delivery_of as delivery_of
-    from rbim.callbacks.diagnosis.explain import Finding as Finding, explain as explain
+    from rbim.callbacks.diagnosis import Finding as Finding, explain as explain
     from rbim.callbacks.events.enums import (
         ClientType as ClientType,
         ConvType as ConvType,

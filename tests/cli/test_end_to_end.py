@@ -373,7 +373,7 @@ def _sends_for_others(environment, document, members, group, tmp_path):
 @runs("callback work")
 def _work(environment, kept, tmp_path, cli):
     (tmp_path / "handlers.py").write_text(HANDLERS, encoding="utf-8")
-    assert cli("callback", "dead", "requeue", kept, 2)[0] == Exit.DONE
+    assert cli("callback", "letters", "requeue", kept, 2)[0] == Exit.DONE
     flags = ("--inbox", kept, "--app-dir", tmp_path)
     with process("callback", "work", "handlers:router", *flags, env=environment) as popen:
         assert popen.stdout.readline() == "2\n"
@@ -381,55 +381,31 @@ def _work(environment, kept, tmp_path, cli):
         assert popen.wait(PATIENCE) == Exit.DONE
 
 
-@runs("callback dead list")
-def _dead_list(cli, kept):
-    code, out, _ = cli("callback", "dead", "list", kept)
+@runs("callback letters list")
+def _letters_list(cli, document, kept):
+    code, out, _ = cli("callback", "letters", "list", kept)
     assert (code, out.count("ValueError: 群组")) == (Exit.DONE, 2)
+    assert document("callback", "letters", "list", kept, "--quarantine")["number"] == 3
 
 
-@runs("callback dead show")
-def _dead_show(document, kept):
-    assert document("callback", "dead", "show", kept, 1)["error"] == "ValueError: 群组"
+@runs("callback letters show")
+def _letters_show(document, kept):
+    assert document("callback", "letters", "show", kept, 1)["error"] == "ValueError: 群组"
+    assert document("callback", "letters", "show", kept, 3, "--quarantine")["body_base64"] == "bm8gSlNPTg=="
 
 
-@runs("callback dead requeue")
-def _dead_requeue(document, kept):
-    assert document("callback", "dead", "requeue", kept, 1, 2) == {"events": 2, "left": []}
+@runs("callback letters requeue")
+def _letters_requeue(document, kept):
+    assert document("callback", "letters", "requeue", kept, 1, 2) == {"events": 2, "left": []}
+    left = document("callback", "letters", "requeue", kept, 3, "--quarantine", code=Exit.REFUSED)
+    assert left == {"events": 0, "left": [3]}
 
 
-@runs("callback dead discard")
-def _dead_discard(document, kept):
-    assert document("callback", "dead", "discard", kept, 2, "--yes") == {"events": 1}
-
-
-@runs("callback dead purge")
-def _dead_purge(document, kept):
-    assert document("callback", "dead", "purge", kept, "--yes") == {"events": 2}
-
-
-@runs("callback quarantine list")
-def _quarantine_list(document, kept):
-    assert document("callback", "quarantine", "list", kept)["number"] == 3
-
-
-@runs("callback quarantine show")
-def _quarantine_show(document, kept):
-    assert document("callback", "quarantine", "show", kept, 3)["body_base64"] == "bm8gSlNPTg=="
-
-
-@runs("callback quarantine requeue")
-def _quarantine_requeue(document, kept):
-    assert document("callback", "quarantine", "requeue", kept, 3, code=Exit.REFUSED) == {"events": 0, "left": [3]}
-
-
-@runs("callback quarantine discard")
-def _quarantine_discard(document, kept):
-    assert document("callback", "quarantine", "discard", kept, 3, "--yes") == {"events": 1}
-
-
-@runs("callback quarantine purge")
-def _quarantine_purge(document, kept):
-    assert document("callback", "quarantine", "purge", kept, "--yes") == {"events": 1}
+@runs("callback letters discard")
+def _letters_discard(document, kept):
+    assert document("callback", "letters", "discard", kept, 2, "--yes") == {"events": 1}
+    assert document("callback", "letters", "discard", kept, "--all", "--yes") == {"events": 1}
+    assert document("callback", "letters", "discard", kept, 3, "--quarantine", "--yes") == {"events": 1}
 
 
 @runs("config show")
@@ -706,7 +682,7 @@ NEEDING = [c for c in leaves() if c.split()[0] in {"job", "invite", "remove"} an
     "worker",
     *(f"emulator {spelled(each)}" for each in COMMANDS if not each.verb.islower() and spelled(each) != "advance"),
     "emulator state save",
-    *(command for command in leaves() if command.startswith(("callback dead ", "callback quarantine "))),
+    *(command for command in leaves() if command.startswith("callback letters ")),
     *(f"{e.namespace} {e.method}".replace("_", "-") for e in entries() if e.method != "search"),
 ]
 

@@ -93,7 +93,7 @@ def test_a_platform_that_cannot_be_reached(environment, failed):
         (("--base-url", "x", "groups", "detail", "g1"), "--base-url"),
         (("nosuch",), "unknown command 'nosuch'"),
         (("invite", "nosuch.csv"), "nosuch.csv"),
-        (("callback", "dead", "list", "nosuch.db"), "nosuch.db"),
+        (("callback", "letters", "list", "nosuch.db"), "nosuch.db"),
     ],
 )
 def test_wrong_usage_is_a_document_whatever_finds_it(tokens, said, environment, failed):

@@ -25,7 +25,6 @@ WHOLE = "it speaks of the dialect as a whole"
 ITSELF = "the mechanism that the fields use"
 # A module, words of the comment or docstring with the mark, and the reason why no field of the dialect holds it.
 WITHOUT_A_FIELD = {
-    ("callbacks/diagnosis/checksums.py", "The search assumes"): "about mistakes in a program, not about the platform",
     ("callbacks/events/types.py", "A place. The description"): "an event keeps all fields, whichever has the place",
     ("callbacks/receiver/receiver.py", "the choices that the interface leaves open"): WHOLE,
     ("client/client.py", "``dialect``: the choices that the interface leaves open"): WHOLE,

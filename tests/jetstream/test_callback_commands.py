@@ -133,20 +133,20 @@ async def test_dead_letters_and_quarantine(app, inbox, nats, name):
     async def said(*arguments):
         return await anyio.to_thread.run_sync(lambda: call(*arguments))
 
-    code, out, _ = await said("dead", "list", inbox, "--json")
+    code, out, _ = await said("letters", "list", inbox, "--json")
     (letter,) = map(orjson.loads, out.splitlines())
     assert (code, letter["msg_type"], letter["error"]) == (0, "TEXT", "ValueError: not today")
     number = letter["number"]
-    code, out, _ = await said("dead", "show", inbox, number, "--json")
+    code, out, _ = await said("letters", "show", inbox, number, "--json")
     assert (code, orjson.loads(out)["document"]["body"]) == (0, "poison")
-    code, out, _ = await said("quarantine", "list", inbox, "--json")
+    code, out, _ = await said("letters", "list", "--quarantine", inbox, "--json")
     (unread,) = map(orjson.loads, out.splitlines())
     assert code == 0
-    assert (await said("dead", "discard", inbox, unread["number"], "--yes"))[0] == 2  # of the other list
-    assert (await said("quarantine", "discard", inbox, unread["number"], "--yes"))[0] == 0
+    assert (await said("letters", "discard", inbox, unread["number"], "--yes"))[0] == 2  # of the other list
+    assert (await said("letters", "discard", "--quarantine", inbox, unread["number"], "--yes"))[0] == 0
     code, out, _ = await said("replay", "--inbox", inbox, "--dead", "--dry-run", "--json")
     assert (code, orjson.loads(out)["events"]) == (0, 1)
-    assert (await said("dead", "requeue", inbox, number))[0] == 0
+    assert (await said("letters", "requeue", inbox, number))[0] == 0
     (app / "handlers.py").write_text(APPLICATION.replace('"poison"', '"mended"'))
     with working(app, inbox):
         await until(lambda: handled(app) == [["g1", "poison"]])
@@ -178,7 +178,7 @@ def test_what_cannot_be_used(inbox, nats, app):
         (f"{nats.urls[0]}/a b", "name: use 1 to 64 letters"),
         ("nats://user:secret-word@127.0.0.1/copies", "an address must not contain a user or a password"),
     ):
-        code, out, err = call("dead", "list", wrong)
+        code, out, err = call("letters", "list", wrong)
         assert (code, out) == (2, "")
         assert err.startswith("rbim: --inbox: "), err
         assert cause in err

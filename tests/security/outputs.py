@@ -112,11 +112,7 @@ WORDS = {
     "callback explain": ["callback", "explain"],
     "callback replay": ["callback", "replay", "--inbox"],
     "callback status": ["callback", "status"],
-    **{
-        f"callback {kept} {act}": ["callback", kept, act]
-        for kept in ("dead", "quarantine")
-        for act in ("list", "show", "requeue", "discard", "purge")
-    },
+    **{f"callback letters {act}": ["callback", "letters", act] for act in ("list", "show", "requeue", "discard")},
 }
 FAILING = """
 from rbim.callbacks import Event, Router
@@ -160,7 +156,7 @@ def _words(name, world):
         headers = sign(b"{}", credentials=CREDENTIALS, now=datetime(2026, 1, 2, tzinfo=UTC)) | {"CheckSum": "0" * 32}
         capture.write_text("".join(f"{key}: {value}\n" for key, value in headers.items()) + "\n{}")
         return [*words, capture, "--json"]
-    if name in {"callback replay", "callback status"} or name.startswith(("callback dead", "callback quar")):
+    if name in {"callback replay", "callback status"} or name.startswith("callback letters"):
         inbox = world.path("events.db")
         asyncio.run(_inbox(inbox))
         return [*words, inbox, *NUMBERED.get(words[-1], ())]
@@ -380,9 +376,7 @@ def _servers(world):
     yield from on_servers.seen(world).parts()
 
 
-LETTERS = {
-    name: words for name, words in WORDS.items() if name.startswith(("callback status", "callback dead", "callback quar"))
-}
+LETTERS = {name: words for name, words in WORDS.items() if name.startswith(("callback status", "callback letters"))}
 OF_INBOXES = {**LETTERS, "callback replay": WORDS["callback replay"]}
 """The commands that take an inbox, which may be on servers; ``serve`` and ``work`` have entries of their own."""
 

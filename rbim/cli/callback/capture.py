@@ -12,7 +12,7 @@ from typing import Any, cast
 from rich.text import Text
 
 from rbim._support import json
-from rbim.callbacks.diagnosis.explain import explain
+from rbim.callbacks.diagnosis import explain
 from rbim.callbacks.signature import Policy, Reason
 from rbim.cli.context import callback_credentials, configuration
 from rbim.cli.exit_codes import Exit
@@ -46,18 +46,15 @@ def explain_capture(file: str, at: datetime | None, *, as_json: bool = False) ->
     from rbim.cli.json_output import show_json
     from rbim.cli.output import console
 
-    findings = explain(headers, body, credentials=credentials, now=at or datetime.now(UTC), policy=policy)
-    code = Exit.DONE if findings[0].reason is None else Exit.REFUSED
+    finding = explain(headers, body, credentials=credentials, now=at or datetime.now(UTC), policy=policy)
     if as_json:
-        show_json([{"reason": finding.reason, "text": finding.text} for finding in findings])
-        return code
-    out = console()
-    for finding in findings:
+        show_json({"reason": finding.reason, "text": finding.text})
+    else:
         reason = "" if finding.reason is None else f"{finding.reason}: "
-        out.print(Text(printable(f"{reason}{finding.text}")))
-    if at is None and [finding.reason for finding in findings] == [Reason.STALE]:
-        out.print(Text(STALE_HINT))
-    return code
+        console().print(Text(printable(f"{reason}{finding.text}")))
+        if at is None and finding.reason is Reason.STALE:
+            console().print(Text(STALE_HINT))
+    return Exit.DONE if finding.reason is None else Exit.REFUSED
 
 
 def capture_of(data: bytes) -> tuple[Pairs, bytes]:

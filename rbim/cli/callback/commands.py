@@ -10,7 +10,6 @@ from cyclopts.validators import Number
 
 from rbim.cli.callback.filters import moment_of
 from rbim.cli.callback.inbox_commands import replay, status
-from rbim.cli.callback.letter_commands import dead, quarantine
 from rbim.cli.errors import report_error
 from rbim.cli.extras import require
 from rbim.cli.file_names import FileName  # noqa: TC001  # cyclopts reads it
@@ -286,7 +285,7 @@ def explain(
     at
         Check it as of this time, such as 2026-01-31T09:00:00+08:00 (default: now).
     as_json
-        Print a JSON list of findings; the reason is null if the delivery is accepted.
+        Print one JSON object; its reason is null if the delivery is accepted.
     """
     from rbim.cli.callback.capture import explain_capture
 
@@ -298,5 +297,4 @@ def explain(
 
 callback.command(sort_key=4)(replay)
 callback.command(sort_key=5)(status)
-callback.command(dead)
-callback.command(quarantine)
+callback.command("rbim.cli.callback.letters:letters", name="letters", sort_key=6)

@@ -1,22 +1,30 @@
-"""``rbim callback dead`` and ``quarantine``: show, requeue and delete what an inbox keeps for people."""
+"""``rbim callback letters``: list, show, requeue and delete what an inbox keeps for people.
+
+Dead letters are events whose last attempt failed; the quarantine has authentic deliveries that cannot be handled.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 import sys
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from attrs import frozen
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
 
+from rbim._support.text import quoted
 from rbim.callbacks.events.parsing import document_of
 from rbim.cli.callback.archive import Unusable, with_archive
 from rbim.cli.callback.filters import kind_of, moment_ago
-from rbim.cli.confirm import confirmed
-from rbim.cli.errors import print_error, print_note
+from rbim.cli.confirm import Yes, confirmed
+from rbim.cli.errors import print_error, print_note, report_error
 from rbim.cli.exit_codes import Exit
+from rbim.cli.file_names import FileName  # noqa: TC001  # cyclopts reads it
 from rbim.cli.json_output import show_json
 from rbim.cli.output import console
 from rbim.cli.printable import json_line, printable
@@ -26,23 +34,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
+    from cyclopts import Token
+
     from rbim.callbacks.events.types import Event
     from rbim.callbacks.inbox.protocols import Archive, DeadLetter
 
 __all__ = [
-    "DEAD",
-    "QUARANTINE",
-    "Chosen",
-    "Kept",
-    "discard",
+    "PAGE",
+    "Choice",
     "headline",
     "letter_body",
     "letter_document",
-    "local",
-    "print_list",
-    "print_one",
-    "purge",
-    "requeue",
+    "letters",
     "requeue_all",
     "requeue_each",
     "short_conversation",
@@ -51,85 +54,326 @@ __all__ = [
 PAGE = 500
 NAMED = 10  # numbers or kinds that a message names
 NONE = "-"
-GAP = 2  # characters between two columns
-CUT = ("type", "conversation", "error")  # columns that are cut where there is no room for them
-LEAST = 4  # characters of such a column
-LEAST_ERROR = 20  # characters of an error without which the number of attempts is left out
+CUT = ("type", "conversation", "error")  # columns of a list that are cut where there is no room for them
+WIDE = 100  # characters of a line from which on a list has the number of attempts
+LOST = "their content is lost, and one that the platform sends again is a new event"
+
+HELP = """\
+List, show, requeue or delete dead letters, or with --quarantine, events in quarantine.
+
+Dead letters are events whose last attempt failed. Events in quarantine are authentic deliveries that cannot be handled: the
+body cannot be read, it is of another application, or it has the `msgId` of an earlier event and other content. Both stay in
+the inbox until someone decides: correct the cause and requeue them, or delete them. The commands may run beside the
+receiver.
+"""
+
+letters = App(name="letters", help=HELP, help_format="markdown")
+
+
+def _whole(_kind: object, tokens: Sequence[Token]) -> int:
+    """Return a whole number: 1.5 must not be another event's number. Raises ValueError."""
+    if not re.fullmatch("-?[0-9]{1,100}", tokens[0].value):
+        raise ValueError(f"invalid number {quoted(tokens[0].value)}: use a whole number, such as 17")
+    return int(tokens[0].value)
+
+
+Positive = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1))]
+After = Annotated[int, Parameter(converter=_whole, validator=Number(gte=0), show_default=False)]
+Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+Every = Annotated[bool, Parameter(name="--all", negative=(), show_default=False)]
 
 
 @frozen(kw_only=True)
-class Kept:
-    """One of the two things that an inbox keeps for people: its command and its words."""
+class Choice:
+    """A choice of dead letters, or of events in quarantine; None: any."""
 
-    command: str
-    one: str
-    several: str
-    quarantined: bool
-
-    def count(self, number: int) -> str:
-        """Return a number of them in words."""
-        return f"{number} {self.one if number == 1 else self.several}"
-
-    async def page(self, archive: Archive, chosen: Chosen, limit: int, after: int) -> list[DeadLetter]:
-        """Return the next of them."""
-        read = archive.quarantined if self.quarantined else archive.dead_letters
-        return await read(limit, after, since=chosen.since, kind=chosen.kind, conversation=chosen.conversation)
-
-    @property
-    def only(self) -> dict[str, bool]:
-        """The options of an archive's methods that leave out the other ones."""
-        return {"dead": not self.quarantined, "quarantined": self.quarantined}
-
-
-DEAD = Kept(command="dead", one="dead letter", several="dead letters", quarantined=False)
-QUARANTINE = Kept(command="quarantine", one="event in quarantine", several="events in quarantine", quarantined=True)
-
-
-@frozen(kw_only=True)
-class Chosen:
-    """A choice of events; None: any."""
-
+    quarantine: bool
     since: datetime | None = None
     kind: type[Event] | str | None = None
     conversation: str | None = None
 
     @classmethod
-    def of(cls, since: str | None, kind: str | None, conversation: str | None) -> Chosen:
-        """Return the choice of three flags. Raises InvalidRequest."""
+    def of(cls, quarantine: bool, since: str | None, kind: str | None, conversation: str | None) -> Choice:  # noqa: FBT001
+        """Return the choice of four flags. Raises InvalidRequest."""
         return cls(
+            quarantine=quarantine,
             since=None if since is None else moment_ago(since, "--since"),
             kind=None if kind is None else kind_of(kind),
             conversation=conversation,
         )
 
+    def count(self, number: int) -> str:
+        """Return a number of them in words."""
+        one, several = ("event", "events") if self.quarantine else ("dead letter", "dead letters")
+        return f"{number} {one if number == 1 else several}{' in quarantine' if self.quarantine else ''}"
 
-def print_list(  # noqa: PLR0913  # the flags of the command
-    kept: Kept, inbox: str, chosen: Chosen, *, limit: int, after: int, as_json: bool
-) -> Exit:
-    """Print a table, or a line of JSON for each."""
+    @property
+    def only(self) -> dict[str, bool]:
+        """The options of an archive's methods that leave out the other ones."""
+        return {"dead": not self.quarantine, "quarantined": self.quarantine}
 
-    async def read(archive: Archive) -> tuple[list[Mapping[str, Any]], bool]:
-        found: list[Mapping[str, Any]] = []
-        at = after
-        while page := await kept.page(archive, chosen, min(PAGE, limit - len(found) + 1), at):
-            found += map(letter_document, page)
-            at = page[-1].number
-            if len(found) > limit:
-                break
-        return found[:limit], len(found) > limit
+    async def page(self, archive: Archive, after: int, limit: int = PAGE) -> list[DeadLetter]:
+        """Return the next of them."""
+        read = archive.quarantined if self.quarantine else archive.dead_letters
+        return await read(limit, after, since=self.since, kind=self.kind, conversation=self.conversation)
 
-    found, more = with_archive(inbox, read)
-    if as_json:
-        for document in found:
-            show_json(document, more=True)
-    elif found:
-        _print_table(found, attempts=not kept.quarantined)
-    else:
-        sys.stdout.write(f"no {kept.several}\n")
-    if more:
+
+def _run(command: str, act: Callable[[], int]) -> int:
+    """Return the exit code of a command; print its errors."""
+    try:
+        return act()
+    except Unusable as unusable:
+        return unusable.code
+    except InvalidRequest as error:
+        return report_error(error, f"rbim callback letters {command}")
+
+
+@letters.command(name="list", sort_key=0)
+def list_letters(  # noqa: PLR0913  # flags, each with a default
+    inbox: FileName,
+    /,
+    *,
+    quarantine: Flag = False,
+    limit: Positive = 100,
+    after: After = 0,
+    since: str | None = None,
+    kind: str | None = None,
+    conversation: str | None = None,
+    as_json: Json = False,
+) -> int:
+    """List dead letters, the oldest first: one line for each, with the first line of its error.
+
+    Parameters
+    ----------
+    inbox
+        The file in which `rbim callback serve` stores events.
+    quarantine
+        Events in quarantine in place of dead letters.
+    limit
+        At most this many.
+    after
+        Only those with higher numbers: for the next page, the last number of this one.
+    since
+        Only those received since then: 7d, 24h, 30m, or 2026-01-31T09:00:00+08:00.
+    kind
+        Only those of one kind: a msgType such as TEAM_KICK, or a class such as TeamKick or Notification.
+    conversation
+        Only those of one conversation, as the list shows it.
+    as_json
+        Print one JSON object per line, with everything but the body. The body is in `show`.
+    """
+
+    def act() -> int:
+        choice = Choice.of(quarantine, since, kind, conversation)
+
+        async def read(archive: Archive) -> list[DeadLetter]:
+            found: list[DeadLetter] = []
+            at = after
+            while len(found) <= limit and (page := await choice.page(archive, at, min(PAGE, limit - len(found) + 1))):
+                found += page
+                at = page[-1].number
+            return found
+
+        found = with_archive(inbox, read)
+        shown = found[:limit]
+        if as_json:
+            for letter in shown:
+                show_json(letter_document(letter), more=True)
+        elif shown:
+            _print_table(shown, attempts=not quarantine)
+        else:
+            sys.stdout.write(f"no {choice.count(0).removeprefix('0 ')}\n")
+        if len(found) > limit:
+            sys.stdout.flush()
+            print_note(f"there are more: add --after {shown[-1].number} for the next ones")
+        return Exit.DONE
+
+    return _run("list", act)
+
+
+@letters.command(sort_key=1)
+def show(
+    inbox: FileName, number: Positive, /, *, quarantine: Flag = False, as_json: Json = False, body: Flag = False
+) -> int:
+    """Show one dead letter: where it is from, its error, and its body.
+
+    Parameters
+    ----------
+    inbox
+        The file in which `rbim callback serve` stores events.
+    number
+        Its number, as in the list.
+    quarantine
+        An event in quarantine in place of a dead letter.
+    as_json
+        Print one JSON object: `document` is the body, or null if it is no JSON object, `body_base64` its bytes.
+    body
+        Write only the body, byte by byte as it came: for a file or another program.
+    """
+
+    def act() -> int:
+        if body and as_json:
+            raise InvalidRequest("--body: give either --body or --json, not both", field="--body")
+        choice = Choice(quarantine=quarantine)
+        (letter,) = with_archive(inbox, lambda archive: _numbered(choice, inbox, archive, [number]))
+        document = letter_body(letter.body)
+        if body:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(letter.body)
+            sys.stdout.buffer.flush()
+        elif as_json:
+            encoded = base64.b64encode(letter.body).decode("ascii")
+            show_json({**letter_document(letter), "document": document, "body_base64": encoded})
+        else:
+            _print_letter(letter, document)
+        return Exit.DONE
+
+    return _run("show", act)
+
+
+@letters.command(sort_key=2)
+def requeue(  # noqa: PLR0913  # flags, each with a default
+    inbox: FileName,
+    /,
+    *numbers: Positive,
+    quarantine: Flag = False,
+    every: Every = False,
+    since: str | None = None,
+    kind: str | None = None,
+    conversation: str | None = None,
+    as_json: Json = False,
+) -> int:
+    """Have dead letters handled again, and print how many.
+
+    Each has its old place in its conversation, and as many attempts as a new event. `rbim callback serve` handles it at
+    once if it is running and has handlers, else when it starts.
+
+    Exit code 1: some cannot be handled, and are left in quarantine. 2: a number is wrong, and nothing was changed.
+
+    Parameters
+    ----------
+    inbox
+        The file in which `rbim callback serve` stores events.
+    numbers
+        Their numbers, as in the list.
+    quarantine
+        Events in quarantine in place of dead letters: those that can be read now.
+    every
+        All of them, or of those that --since, --kind and --conversation choose.
+    since
+        With --all: only those received since then: 7d, 24h, 30m, or 2026-01-31T09:00:00+08:00.
+    kind
+        With --all: only those of one kind: a msgType such as TEAM_KICK, or a class such as TeamKick or Notification.
+    conversation
+        With --all: only those of one conversation, as the list shows it.
+    as_json
+        Print one JSON object: the number of `events`, and the numbers of those that are `left`.
+    """
+
+    def act() -> int:
+        choice = Choice.of(quarantine, since, kind, conversation)
+        _require_numbers_or_all(numbers, every=every)
+        if choice != Choice(quarantine=quarantine) and not every:
+            raise InvalidRequest("--since, --kind and --conversation choose among --all, not among numbers")
+
+        async def use(archive: Archive) -> tuple[int, dict[int, str]]:
+            if every:
+                return await requeue_all(choice, archive)
+            return await requeue_each(choice, archive, await _numbered(choice, inbox, archive, numbers))
+
+        count, left = with_archive(inbox, use)
+        if as_json:
+            show_json({"events": count, "left": list(left)})
+        else:
+            sys.stdout.write(f"{choice.count(count)} will be handled again\n")
+        if not left:
+            return Exit.DONE
         sys.stdout.flush()
-        print_note(f"there are more: add --after {found[-1]['number']} for the next ones")
-    return Exit.DONE
+        first = min(left)
+        print_error(f"{_listed(left)}: cannot be handled, left in quarantine", f"{first}: {headline(left[first])}")
+        return Exit.REFUSED
+
+    return _run("requeue", act)
+
+
+@letters.command(sort_key=3)
+def discard(  # noqa: PLR0913  # flags, each with a default
+    inbox: FileName,
+    /,
+    *numbers: Positive,
+    quarantine: Flag = False,
+    every: Every = False,
+    before: str | None = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> int:
+    """Delete dead letters, after a confirmation.
+
+    Nothing of them stays, not even their keys: if the platform sends one again, it is handled as a new event. All of them
+    are deleted in small steps, so that deliveries are accepted meanwhile.
+
+    Exit code 2: a number is wrong or it was not confirmed, and nothing was changed.
+
+    Parameters
+    ----------
+    inbox
+        The file in which `rbim callback serve` stores events.
+    numbers
+        Their numbers, as in the list.
+    quarantine
+        Events in quarantine in place of dead letters.
+    every
+        All of them, or with --before the old ones.
+    before
+        With --all: only those received before then: 7d, 24h, 30m ago, or 2026-01-31T09:00:00+08:00.
+    as_json
+        Print one JSON object.
+    """
+
+    def act() -> int:
+        choice = Choice(quarantine=quarantine)
+        _require_numbers_or_all(numbers, every=every)
+        moment = None if before is None else moment_ago(before, "--before")
+        if moment is not None and not every:
+            raise InvalidRequest("--before chooses among --all, not among numbers", field="--before")
+
+        async def count_them(archive: Archive) -> tuple[int, str]:
+            if every:
+                return await _count_before(choice, archive, moment)
+            found = await _numbered(choice, inbox, archive, numbers)
+            return len(found), f" ({_kinds(found)})"
+
+        async def delete(archive: Archive) -> int:
+            if every:
+                return await archive.purge(**choice.only, before=moment)
+            return await archive.discard(numbers, **choice.only)
+
+        expected, which = with_archive(inbox, count_them)
+        if expected and not yes:
+            words = ["--all"] if every else [*map(str, numbers[:NAMED]), *(["..."] if len(numbers) > NAMED else [])]
+            words += ["--before", moment.isoformat()] if moment is not None else []
+            words += ["--quarantine"] if quarantine else []
+            action = f"permanently delete {choice.count(expected)} of {inbox}{which}: {LOST}"
+            unasked = f"rbim callback letters discard {inbox} {' '.join(words)} --yes"
+            if not confirmed(action, unasked, unchanged="nothing was deleted"):
+                return Exit.USAGE
+        count = with_archive(inbox, delete) if expected else 0
+        if as_json:
+            show_json({"events": count})
+        else:
+            sys.stdout.write(f"{choice.count(count)} deleted\n")
+        return Exit.DONE
+
+    return _run("discard", act)
+
+
+def _require_numbers_or_all(numbers: Sequence[int], *, every: bool) -> None:
+    if bool(numbers) is every:
+        raise InvalidRequest("give the numbers of events, or --all" if not numbers else "give numbers or --all, not both")
+
+
+# ------------------------------------------------------------------------------------------- for the page of a receiver, too
 
 
 def letter_document(letter: DeadLetter) -> Mapping[str, Any]:
@@ -147,63 +391,17 @@ def letter_document(letter: DeadLetter) -> Mapping[str, Any]:
     }
 
 
-def _print_table(found: Sequence[Mapping[str, Any]], *, attempts: bool) -> None:
-    """Print one line for each, cut so that it fits into the terminal; the number of attempts only if there is room."""
-    from datetime import datetime
-
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    out = console()
-    rows = [
-        {
-            "number": str(each["number"]),
-            "received": local(datetime.fromisoformat(each["received"])),
-            "attempts": str(each["attempts"]),
-            "type": each["msg_type"] or NONE,
-            "conversation": short_conversation(each),
-            "error": headline(each["error"]) or NONE,
-        }
-        for each in found
-    ]
-    texts = [{name: Text(printable(text)) for name, text in row.items()} for row in rows]
-    longest = {name: max(len(name), *(row[name].cell_len for row in texts)) for name in rows[0]}
-    widths = _widths(longest if attempts else {**longest, "attempts": 0}, out.width)
-    made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for name, width in widths.items():
-        right = name in {"number", "attempts"}
-        made.add_column(name, justify="right" if right else "left", no_wrap=True, min_width=width, max_width=width)
-    for row in texts:
-        for name, width in widths.items():
-            row[name].truncate(width, overflow="ellipsis")
-        made.add_row(*(row[name] for name in widths))
-    out.print(made)
+def letter_body(body: bytes) -> Any:  # a JSON object, or None
+    """Return the JSON object in a body, or None if it holds none."""
+    try:
+        return document_of(body)
+    except CallbackRejected:
+        return None
 
 
-def _widths(longest: Mapping[str, int], most: int) -> dict[str, int]:
-    """Return the width of each column that is shown; numbers and time are never cut."""
-    widths = {name: width for name, width in longest.items() if width}
-    room = most - GAP * (len(widths) - 1) - sum(width for name, width in widths.items() if name not in CUT)
-    for place, name in enumerate(CUT):
-        widths[name] = min(widths[name], max(LEAST, room // (len(CUT) - place)))
-        room -= widths[name]
-    if "attempts" in widths and widths["error"] < min(longest["error"], LEAST_ERROR):
-        return _widths({**longest, "attempts": 0}, most)
-    return widths
-
-
-def short_conversation(document: Mapping[str, Any]) -> str:
-    """Return the conversation without its application; nothing if it is that of one delivery alone."""
-    conversation, key = document["conversation"], document["key"]
-    return NONE if conversation == key else conversation.removeprefix(f"{document['app_id']}/")
-
-
-def local(moment: datetime) -> str:
-    """Return a time in the zone of this machine, to the second; one at an end of the calendar in its own zone."""
-    with suppress(OverflowError):
-        moment = moment.astimezone()
-    return moment.isoformat(" ", "seconds")
+def short_conversation(letter: DeadLetter) -> str:
+    """Return the conversation without its application; ``-`` if it is that of one delivery alone."""
+    return NONE if letter.conversation == letter.key else letter.conversation.removeprefix(f"{letter.app_id}/")
 
 
 def headline(error: str) -> str:
@@ -219,205 +417,133 @@ def headline(error: str) -> str:
     return lines[0] if lines else ""
 
 
-def print_one(kept: Kept, inbox: str, number: int, *, as_json: bool, body: bool) -> Exit:
-    """Print everything about one event, or only its body as it came."""
-    if body and as_json:
-        raise InvalidRequest("--body: give either --body or --json, not both", field="--body")
+async def requeue_each(choice: Choice, archive: Archive, found: Sequence[DeadLetter]) -> tuple[int, dict[int, str]]:
+    """Let events be handled again; return how many, and the errors of those that are left in quarantine, by number."""
+    done = await archive.requeue([letter.number for letter in found], **choice.only)
+    left: dict[int, str] = {}
+    if choice.quarantine and done < len(found):
+        for each in found:
+            letter = await archive.event(each.number)
+            if letter is not None and letter.quarantined:
+                left[each.number] = each.error
+    return done, left
 
-    async def read(archive: Archive) -> DeadLetter:
-        (letter,) = await _letters(kept, inbox, archive, (number,))
-        return letter
 
-    letter = with_archive(inbox, read)
-    if body:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(letter.body)
-        sys.stdout.buffer.flush()
-        return Exit.DONE
-    document = letter_body(letter.body)
-    if as_json:
-        encoded = base64.b64encode(letter.body).decode("ascii")
-        show_json({**letter_document(letter), "document": document, "body_base64": encoded})
-        return Exit.DONE
+async def requeue_all(
+    choice: Choice, archive: Archive, accepts: Callable[[DeadLetter], bool] = lambda _: True
+) -> tuple[int, dict[int, str]]:
+    """Let all events of a choice be handled again of which ``accepts`` is true; return as :func:`requeue_each`."""
+    count, left, at = 0, dict[int, str](), 0
+    while page := await choice.page(archive, at):
+        wanted, at = [each for each in page if accepts(each)], page[-1].number
+        if wanted:
+            done, more = await requeue_each(choice, archive, wanted)
+            count, left = count + done, left | more
+    return count, left
+
+
+# ---------------------------------------------------------------------------------------------------------------- helpers
+
+
+async def _numbered(choice: Choice, inbox: str, archive: Archive, numbers: Iterable[int]) -> list[DeadLetter]:
+    """Return the events with these numbers. Raises Unusable, and names them, if one is not there."""
+    found = {number: await archive.event(number) for number in numbers}
+    missing = [number for number, letter in found.items() if letter is None]
+    elsewhere = [number for number, letter in found.items() if letter and letter.quarantined != choice.quarantine]
+    if missing:
+        print_error(f"{inbox}: no {choice.count(1).removeprefix('1 ')} has the number {_listed(missing)}")
+    if elsewhere:
+        are = f"{_listed(elsewhere)} {'is' if len(elsewhere) == 1 else 'are'}"
+        where, flag = ("not in quarantine: leave out", "") if choice.quarantine else ("in quarantine: add", " --quarantine")
+        print_error(f"{inbox}: {are} {where} --quarantine", f"See: rbim callback letters show {inbox} {elsewhere[0]}{flag}")
+    if missing or elsewhere:
+        raise Unusable
+    return [letter for letter in found.values() if letter is not None]
+
+
+async def _count_before(choice: Choice, archive: Archive, moment: datetime | None) -> tuple[int, str]:
+    """Return how many events came before a time (None: all), and the words for it."""
+    if moment is None:
+        counts = await archive.counts()
+        return counts.quarantined if choice.quarantine else counts.dead, ""
+    count, at = 0, 0
+    while page := await choice.page(archive, at):
+        count += sum(letter.received < moment for letter in page)
+        at = page[-1].number
+    return count, f" that came before {_local(moment)}"
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    given = [str(number) for number in numbers]
+    return ", ".join(given[:NAMED]) + (f" and {len(given) - NAMED} more" if len(given) > NAMED else "")
+
+
+def _kinds(found: Iterable[DeadLetter]) -> str:
+    counts = Counter(letter.msg_type or "unreadable" for letter in found).most_common()
+    return ", ".join(f"{kind} {count}" for kind, count in counts[:NAMED]) + (", ..." if len(counts) > NAMED else "")
+
+
+def _local(moment: datetime) -> str:
+    """Return a time in the zone of this machine, to the second; one at an end of the calendar in its own zone."""
+    with suppress(OverflowError):
+        moment = moment.astimezone()
+    return moment.isoformat(" ", "seconds")
+
+
+def _print_table(found: Sequence[DeadLetter], *, attempts: bool) -> None:
+    """Print one line for each that fits into the terminal: three columns are cut, with a mark."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    out = console()
+    rows = [
+        {
+            "number": str(each.number),
+            "received": _local(each.received),
+            **({"attempts": str(each.attempts)} if attempts and out.width >= WIDE else {}),
+            "type": each.msg_type or NONE,
+            "conversation": short_conversation(each),
+            "error": headline(each.error) or NONE,
+        }
+        for each in found
+    ]
+    texts = [{name: Text(printable(text)) for name, text in row.items()} for row in rows]
+    widths = {name: max(len(name), *(row[name].cell_len for row in texts)) for name in rows[0]}
+    room = out.width - 2 * (len(widths) - 1) - sum(width for name, width in widths.items() if name not in CUT)
+    for place, name in enumerate(CUT):
+        widths[name] = min(widths[name], max(4, room // (len(CUT) - place)))
+        room -= widths[name]
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for name, width in widths.items():
+        right = name in {"number", "attempts"}
+        table.add_column(name, justify="right" if right else "left", no_wrap=True, max_width=width)
+    for row in texts:
+        table.add_row(*row.values())
+    out.print(table)
+
+
+def _print_letter(letter: DeadLetter, document: object) -> None:
     fields = {
         "number": str(letter.number),
         "type": letter.msg_type or NONE,
-        "conversation": short_conversation(letter_document(letter)),
+        "conversation": short_conversation(letter),
         "application": letter.app_id,
         "key": letter.key,
-        "received": local(letter.received),
+        "received": _local(letter.received),
         **({} if letter.quarantined else {"attempts": str(letter.attempts)}),
     }
     width = max(map(len, fields)) + 2
     sys.stdout.write("".join(f"{name:<{width}}{_escaped(text)}\n" for name, text in fields.items()))
-    _print_part("error", letter.error)
+    title, body = "body", json.dumps(document, ensure_ascii=False, indent=2)
     if document is None:
-        _print_part(
-            f"body, {len(letter.body)} bytes that are not a JSON object", letter.body.decode("utf-8", "backslashreplace")
-        )
-    else:
-        _print_part("body", json.dumps(document, ensure_ascii=False, indent=2))
-    return Exit.DONE
-
-
-def letter_body(body: bytes) -> Any:  # a JSON object, or None
-    """Return the JSON object in a body, or None if it holds none."""
-    try:
-        return document_of(body)
-    except CallbackRejected:
-        return None
-
-
-def _print_part(name: str, text: str) -> None:
-    lines = text.rstrip("\n").split("\n")
-    sys.stdout.write(f"\n{name}:\n" + "".join(f"{_escaped(line)}\n" for line in lines))
+        title = f"body, {len(letter.body)} bytes that are not a JSON object"
+        body = letter.body.decode("utf-8", "backslashreplace")
+    for name, text in {"error": letter.error, title: body}.items():
+        lines = text.rstrip("\n").split("\n")
+        sys.stdout.write(f"\n{name}:\n" + "".join(f"{_escaped(line)}\n" for line in lines))
 
 
 def _escaped(line: str) -> str:
     """Return a line in which each unprintable character is escaped."""
     return line if line.isprintable() else "".join(c if c.isprintable() else json_line(c)[1:-1] for c in line)
-
-
-def requeue(  # noqa: PLR0913  # the flags of the command
-    kept: Kept, inbox: str, numbers: Sequence[int], chosen: Chosen, *, every: bool, as_json: bool
-) -> Exit:
-    """Let events be handled again, and print their number."""
-    if bool(numbers) is every:
-        raise InvalidRequest("give the numbers of events, or --all" if not numbers else "give numbers or --all, not both")
-    if chosen != Chosen() and not every:
-        raise InvalidRequest("--since, --kind and --conversation choose among --all, not among numbers")
-
-    async def use(archive: Archive) -> tuple[int, dict[int, str]]:
-        if every:
-            return await requeue_all(kept, archive, chosen)
-        return await requeue_each(kept, archive, await _letters(kept, inbox, archive, numbers))
-
-    count, left = with_archive(inbox, use)
-    if as_json:
-        show_json({"events": count, "left": list(left)})
-    else:
-        sys.stdout.write(f"{kept.count(count)} will be handled again\n")
-    if left:
-        sys.stdout.flush()
-        first = min(left)
-        print_error(f"{_numbers(left)}: cannot be handled, left in quarantine", f"{first}: {headline(left[first])}")
-        return Exit.REFUSED
-    return Exit.DONE
-
-
-async def requeue_each(kept: Kept, archive: Archive, letters: Sequence[DeadLetter]) -> tuple[int, dict[int, str]]:
-    """Let events be handled again; return how many, and the errors of those that are left in quarantine, by number."""
-    done = await archive.requeue([letter.number for letter in letters], **kept.only)
-    if done == len(letters) or not kept.quarantined:
-        return done, {}
-    return done, {each.number: each.error for each in letters if await _in_quarantine(archive, each.number)}
-
-
-async def requeue_all(
-    kept: Kept, archive: Archive, chosen: Chosen, accepts: Callable[[DeadLetter], bool] = lambda _: True
-) -> tuple[int, dict[int, str]]:
-    """Let all events of a choice be handled again of which ``accepts`` is true; return as :func:`requeue_each`."""
-    count, left, at = 0, dict[int, str](), 0
-    while page := await kept.page(archive, chosen, PAGE, at):
-        wanted, at = [each for each in page if accepts(each)], page[-1].number
-        if wanted:
-            done, more = await requeue_each(kept, archive, wanted)
-            count, left = count + done, left | more
-    return count, left
-
-
-async def _in_quarantine(archive: Archive, number: int) -> bool:
-    letter = await archive.event(number)
-    return letter is not None and letter.quarantined
-
-
-def discard(kept: Kept, inbox: str, numbers: Sequence[int], *, yes: bool, as_json: bool) -> Exit:
-    """Delete events after a confirmation."""
-    if not numbers:
-        raise InvalidRequest("give the numbers of the events to delete")
-    letters = with_archive(inbox, lambda archive: _letters(kept, inbox, archive, numbers))
-    given = " ".join(str(letter.number) for letter in letters[:NAMED]) + (" ..." if len(letters) > NAMED else "")
-    action = f"permanently delete {kept.count(len(letters))} of {inbox} ({_kinds(letters)}): {LOST}"
-    unasked = f"rbim callback {kept.command} discard {inbox} {given} --yes"
-    if not yes and not confirmed(action, unasked, unchanged="nothing was deleted"):
-        return Exit.USAGE
-    numbers = [letter.number for letter in letters]
-    count = with_archive(inbox, lambda archive: archive.discard(numbers, **kept.only))
-    return _deleted(kept, count, as_json=as_json)
-
-
-LOST = "their content is lost, and one that the platform sends again is a new event"
-
-
-def purge(kept: Kept, inbox: str, before: datetime | None, *, yes: bool, as_json: bool) -> Exit:
-    """Delete all events, or the old ones, after a confirmation."""
-
-    async def count_them(archive: Archive) -> int:
-        if before is None:
-            counts = await archive.counts()
-            return counts.quarantined if kept.quarantined else counts.dead
-        count, at = 0, 0
-        while page := await kept.page(archive, Chosen(), PAGE, at):
-            count += sum(letter.received < before for letter in page)
-            at = page[-1].number
-        return count
-
-    if not yes:
-        expected = with_archive(inbox, count_them)
-        old = "" if before is None else f" that came before {local(before)}"
-        action = f"permanently delete {kept.count(expected)} of {inbox}{old}: {LOST}"
-        limit = "" if before is None else f" --before {before.isoformat()}"
-        unasked = f"rbim callback {kept.command} purge {inbox}{limit} --yes"
-        if expected and not confirmed(action, unasked, unchanged="nothing was deleted"):
-            return Exit.USAGE
-        if not expected:
-            return _deleted(kept, 0, as_json=as_json)
-    return _deleted(kept, with_archive(inbox, lambda archive: archive.purge(**kept.only, before=before)), as_json=as_json)
-
-
-def _deleted(kept: Kept, count: int, *, as_json: bool) -> Exit:
-    if as_json:
-        show_json({"events": count})
-    else:
-        sys.stdout.write(f"{kept.count(count)} deleted\n")
-    return Exit.DONE
-
-
-async def _letters(kept: Kept, inbox: str, archive: Archive, numbers: Iterable[int]) -> list[DeadLetter]:
-    """Return the events with these numbers. Raises Unusable, and names them, if one is not there."""
-    found: list[DeadLetter] = []
-    elsewhere: list[int] = []
-    missing: list[int] = []
-    for number in dict.fromkeys(numbers):
-        letter = await archive.event(number)
-        if letter is None:
-            missing.append(number)
-        elif letter.quarantined != kept.quarantined:
-            elsewhere.append(number)
-        else:
-            found.append(letter)
-    if missing:
-        print_error(f"{inbox}: no {kept.one} has the number {_numbers(missing)}")
-    if elsewhere:
-        one = len(elsewhere) == 1
-        there = f"in quarantine, and no {kept.one if one else kept.several}"
-        if kept.quarantined:
-            there = f"{'a dead letter' if one else 'dead letters'}, and not in quarantine"
-        other = DEAD if kept.quarantined else QUARANTINE
-        print_error(
-            f"{inbox}: {_numbers(elsewhere)} {'is' if one else 'are'} {there}",
-            f"See: rbim callback {other.command} show {inbox} {elsewhere[0]}",
-        )
-    if missing or elsewhere:
-        raise Unusable
-    return found
-
-
-def _numbers(numbers: Iterable[int]) -> str:
-    given = [str(number) for number in numbers]
-    return ", ".join(given[:NAMED]) + (f" and {len(given) - NAMED} more" if len(given) > NAMED else "")
-
-
-def _kinds(letters: Iterable[DeadLetter]) -> str:
-    counts = Counter(letter.msg_type or "unreadable" for letter in letters).most_common()
-    return ", ".join(f"{kind} {count}" for kind, count in counts[:NAMED]) + (", ..." if len(counts) > NAMED else "")

@@ -70,37 +70,28 @@ EXAMPLES = {
         "rbim callback replay --inbox events.db --kind TEAM_KICK --dry-run",
     ),
     "callback status": ("rbim callback status events.db", "rbim callback status events.db --json"),
-    "callback dead": (
-        "rbim callback dead list events.db",
-        "rbim callback dead show events.db 17",
-        "rbim callback dead requeue events.db 17",
+    "callback letters": (
+        "rbim callback letters list events.db",
+        "rbim callback letters list events.db --quarantine",
+        "rbim callback letters show events.db 17",
+        "rbim callback letters requeue events.db 17",
     ),
-    "callback dead list": (
-        "rbim callback dead list events.db --since 24h --kind TEAM_KICK",
-        "rbim callback dead list events.db --json",
+    "callback letters list": (
+        "rbim callback letters list events.db --since 24h --kind TEAM_KICK",
+        "rbim callback letters list events.db --json",
     ),
-    "callback dead show": (
-        "rbim callback dead show events.db 17",
-        "rbim callback dead show events.db 17 --body > body",
+    "callback letters show": (
+        "rbim callback letters show events.db 17",
+        "rbim callback letters show events.db 17 --body > body",
     ),
-    "callback dead requeue": (
-        "rbim callback dead requeue events.db 17 23",
-        "rbim callback dead requeue events.db --all --kind TEAM_KICK",
+    "callback letters requeue": (
+        "rbim callback letters requeue events.db 17 23",
+        "rbim callback letters requeue events.db --all --kind TEAM_KICK",
     ),
-    "callback dead discard": ("rbim callback dead discard events.db 17",),
-    "callback dead purge": ("rbim callback dead purge events.db --before 30d",),
-    "callback quarantine": ("rbim callback quarantine list events.db", "rbim callback quarantine show events.db 18"),
-    "callback quarantine list": (
-        "rbim callback quarantine list events.db",
-        "rbim callback quarantine list events.db --json",
+    "callback letters discard": (
+        "rbim callback letters discard events.db 17",
+        "rbim callback letters discard events.db --all --before 30d",
     ),
-    "callback quarantine show": (
-        "rbim callback quarantine show events.db 18",
-        "rbim callback quarantine show events.db 18 --body > body",
-    ),
-    "callback quarantine requeue": ("rbim callback quarantine requeue events.db 18",),
-    "callback quarantine discard": ("rbim callback quarantine discard events.db 18",),
-    "callback quarantine purge": ("rbim callback quarantine purge events.db --before 30d",),
     "dialect": ("rbim dialect", "rbim dialect --json"),
     "doctor": (
         "rbim doctor",

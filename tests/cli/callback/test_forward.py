@@ -105,7 +105,7 @@ def test_a_dead_letter_of_yesterday_is_forwarded_with_a_signature_of_now(tmp_pat
 
     anyio.run(bury)
     with application() as app, serving(inbox, "--forward-to", app.url) as receiver:
-        assert cli("dead", "requeue", inbox, 1)[0] == Exit.DONE
+        assert cli("letters", "requeue", inbox, 1)[0] == Exit.DONE
         app.wait(1)
         assert receiver.stop()[0] == 0
     ((_, headers, sent),) = app.requests

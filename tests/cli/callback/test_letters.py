@@ -1,4 +1,4 @@
-"""``rbim callback dead`` and ``quarantine`` as people use them: beside a receiver, with wrong input and hostile contents."""
+"""``rbim callback letters`` as people use it: beside a receiver, with wrong input and hostile contents."""
 
 import base64
 import csv
@@ -101,7 +101,7 @@ def lines(out):
 
 def test_a_list_has_one_line_for_each(inbox, cli, monkeypatch):
     monkeypatch.setenv("TZ", "UTC")
-    code, out, err = cli("dead", "list", inbox)
+    code, out, err = cli("letters", "list", inbox)
     assert (code, err) == (Exit.DONE, "")
     head, rule, *_ = out.splitlines()
     assert head.split() == ["number", "received", "attempts", "type", "conversation", "error"]
@@ -112,7 +112,7 @@ def test_a_list_has_one_line_for_each(inbox, cli, monkeypatch):
         ["2", received[1], "1", "TEAM_KICK", "team/g2", "ValueError: 群组不存在 b"],
         ["3", received[2], "1", "TEXT", "team/g3", "ValueError: 群组不存在 c"],
     ]
-    code, out, err = cli("quarantine", "list", inbox)
+    code, out, err = cli("letters", "list", inbox, "--quarantine")
     assert (code, err) == (Exit.DONE, "")
     assert "attempts" not in out
     four, five = lines(out)
@@ -142,14 +142,14 @@ def test_a_list_has_one_line_for_each(inbox, cli, monkeypatch):
     ids=str,
 )
 def test_a_list_of_a_choice(inbox, cli, flags, numbers):
-    code, out, err = cli("dead", "list", inbox, *flags)
+    code, out, err = cli("letters", "list", inbox, *flags)
     assert code == Exit.DONE
     if numbers:
         assert [int(line[0]) for line in lines(out)] == numbers
     else:
         assert out == "no dead letters\n"
     assert err == (f"rbim: there are more: add --after {numbers[-1]} for the next ones\n" if flags[-2:] in MORE else "")
-    code, out, _ = cli("dead", "list", inbox, *flags, "--json")
+    code, out, _ = cli("letters", "list", inbox, *flags, "--json")
     assert [orjson.loads(line)["number"] for line in out.splitlines()] == numbers
 
 
@@ -157,7 +157,7 @@ MORE = (["--limit", "2"], ["--limit", "1"])
 
 
 def test_json_has_everything_but_the_body(inbox, cli):
-    _, out, _ = cli("dead", "list", inbox, "--json")
+    _, out, _ = cli("letters", "list", inbox, "--json")
     first = orjson.loads(out.splitlines()[0])
     assert first == {
         "number": 1,
@@ -171,7 +171,7 @@ def test_json_has_everything_but_the_body(inbox, cli):
         "error": ERROR % "a",
     }
     assert "群组不存在" in out
-    _, out, _ = cli("quarantine", "list", inbox, "--json")
+    _, out, _ = cli("letters", "list", inbox, "--json", "--quarantine")
     assert [orjson.loads(line)["quarantined"] for line in out.splitlines()] == [True, True]
     sink = io.StringIO()
     writer = csv.DictWriter(sink, first)  # what people do with it next
@@ -183,7 +183,7 @@ def test_a_list_is_read_in_pages(tmp_path, cli, monkeypatch):
     monkeypatch.setattr("rbim.cli.callback.letters.PAGE", 2)
     fill(tmp_path / "events.db", ["E"] * 5)
     for limit, more in ((3, True), (4, True), (5, False), (6, False)):
-        _, out, err = cli("dead", "list", tmp_path / "events.db", "--limit", limit)
+        _, out, err = cli("letters", "list", tmp_path / "events.db", "--limit", limit)
         assert [line[0] for line in lines(out)] == [str(n) for n in range(1, min(limit, 5) + 1)]
         assert bool(err) is more
 
@@ -226,7 +226,7 @@ def test_a_list_fits_into_a_terminal(tmp_path, cli, monkeypatch, width):
     monkeypatch.setattr("rbim.cli.callback.letters.console", lambda: Console(file=sys.stdout, width=width, highlight=False))
     wide = json.dumps(body_of(1, to="产品经理和工程师的讨论群组八百人", msgType="A_VERY_LONG_TYPE_OF_A_MESSAGE")).encode()
     fill(tmp_path / "events.db", ["ValueError: 无法处理这条消息" * 20, "E"], [wide])
-    _, out, _ = cli("dead", "list", tmp_path / "events.db")
+    _, out, _ = cli("letters", "list", tmp_path / "events.db")
     shown = out.splitlines()
     assert width - 1 <= max(cell_len(line.rstrip()) for line in shown) <= width  # a wide character may leave one
     assert len(shown) == 4
@@ -240,7 +240,7 @@ def test_a_list_fits_into_a_terminal(tmp_path, cli, monkeypatch, width):
 
 
 def test_one_is_shown_whole(inbox, cli):
-    code, out, err = cli("dead", "show", inbox, 1)
+    code, out, err = cli("letters", "show", inbox, 1)
     assert (code, err) == (Exit.DONE, "")
     received = (EPOCH + timedelta(seconds=1)).astimezone().isoformat(" ", "seconds")
     key = rows(inbox, "SELECT key FROM event WHERE number = 1")[0][0]
@@ -258,7 +258,7 @@ def test_one_is_shown_whole(inbox, cli):
     assert body.startswith("body:\n{\n  ")
     assert '"body": "你好"' in body
     assert orjson.loads(body.removeprefix("body:\n")) == body_of(1, body="你好")
-    code, out, _ = cli("dead", "show", inbox, 1, "--json")
+    code, out, _ = cli("letters", "show", inbox, 1, "--json")
     told = orjson.loads(out)
     assert told["document"] == body_of(1, body="你好")
     assert json.loads(base64.b64decode(told["body_base64"])) == told["document"]
@@ -266,17 +266,20 @@ def test_one_is_shown_whole(inbox, cli):
 
 
 def test_one_that_cannot_be_read(inbox, cli):
-    code, out, _ = cli("quarantine", "show", inbox, 4)
+    code, out, _ = cli("letters", "show", inbox, 4, "--quarantine")
     assert code == Exit.DONE
     assert out.endswith("\nbody, 9 bytes that are not a JSON object:\n\\xff no JSON\n")
     assert "attempts" not in out
-    told = orjson.loads(cli("quarantine", "show", inbox, 4, "--json")[1])
+    told = orjson.loads(cli("letters", "show", inbox, 4, "--json", "--quarantine")[1])
     assert (told["document"], base64.b64decode(told["body_base64"])) == (None, b"\xff no JSON")
 
 
 def test_a_body_is_written_as_it_came(inbox):
     done = subprocess.run(
-        [*COMMAND, "quarantine", "show", str(inbox), "4", "--body"], capture_output=True, timeout=PATIENCE, check=False
+        [*COMMAND, "letters", "show", str(inbox), "4", "--body", "--quarantine"],
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (Exit.DONE, b"\xff no JSON", b"")
 
@@ -290,13 +293,14 @@ def test_requeued_ones_are_handled_at_once_by_a_receiver_that_runs(tmp_path, cli
     with serving(inbox, "--print") as receiver:
         assert receiver.post(event(msgId="new"))[0] == 200
         assert receiver.line()["msgId"] == "new"
-        assert cli("dead", "requeue", inbox, 3, 1, 3) == (Exit.DONE, "2 dead letters will be handled again\n", "")
+        assert cli("letters", "requeue", inbox, 3, 1, 3) == (Exit.DONE, "2 dead letters will be handled again\n", "")
         assert {receiver.line()["msgId"], receiver.line()["msgId"]} == {"m1", "m3"}
         assert (
-            cli("dead", "requeue", inbox, "--all", "--conversation", "team/g4", "--json")[1] == '{"events": 1, "left": []}\n'
+            cli("letters", "requeue", inbox, "--all", "--conversation", "team/g4", "--json")[1]
+            == '{"events": 1, "left": []}\n'
         )
         assert receiver.line()["msgId"] == "m4"
-        assert cli("dead", "discard", inbox, 2, "--yes") == (Exit.DONE, "1 dead letter deleted\n", "")
+        assert cli("letters", "discard", inbox, 2, "--yes") == (Exit.DONE, "1 dead letter deleted\n", "")
         assert receiver.stop()[0] == 0
     assert states(inbox) == {1: 1, 3: 1, 4: 1, 5: 1}
 
@@ -305,43 +309,46 @@ def test_all_are_requeued_in_pages(tmp_path, cli, monkeypatch):
     monkeypatch.setattr("rbim.cli.callback.letters.PAGE", 2)
     fill(tmp_path / "events.db", ["E"] * 5, [json.dumps(body_of(1, msgType="TEAM_KICK")).encode()])
     inbox = tmp_path / "events.db"
-    assert cli("dead", "requeue", inbox, "--all", "--kind", "team-kick")[1] == "1 dead letter will be handled again\n"
-    assert cli("dead", "requeue", inbox, "--all")[1] == "4 dead letters will be handled again\n"
-    assert cli("dead", "requeue", inbox, "--all")[1] == "0 dead letters will be handled again\n"
+    assert cli("letters", "requeue", inbox, "--all", "--kind", "team-kick")[1] == "1 dead letter will be handled again\n"
+    assert cli("letters", "requeue", inbox, "--all")[1] == "4 dead letters will be handled again\n"
+    assert cli("letters", "requeue", inbox, "--all")[1] == "0 dead letters will be handled again\n"
     assert set(states(inbox).values()) == {0}
 
 
 def test_what_cannot_be_read_stays_in_quarantine(inbox, cli):
-    code, out, err = cli("quarantine", "requeue", inbox, "--all")
+    code, out, err = cli("letters", "requeue", inbox, "--all", "--quarantine")
     assert (code, out) == (Exit.REFUSED, "0 events in quarantine will be handled again\n")
     assert err.startswith("rbim: 4, 5: cannot be handled, left in quarantine\n4: the body cannot be read")
-    code, out, _ = cli("quarantine", "requeue", inbox, 5, "--json")
+    code, out, _ = cli("letters", "requeue", inbox, 5, "--json", "--quarantine")
     assert (code, out) == (Exit.REFUSED, '{"events": 0, "left": [5]}\n')
     assert states(inbox) == BEFORE
     with closing(sqlite3.connect(inbox)) as plain, plain:  # an update of rbim can read it
         plain.execute("UPDATE event SET body = ? WHERE number = 4", (event(msgId="late"),))
-    code, out, err = cli("quarantine", "requeue", inbox, 4, 5)
+    code, out, err = cli("letters", "requeue", inbox, 4, 5, "--quarantine")
     assert (code, out) == (Exit.REFUSED, "1 event in quarantine will be handled again\n")
     assert "5: cannot be handled" in err
     assert states(inbox) == BEFORE | {4: 0}
 
 
+QUARANTINE = ["--quarantine"]
+
+
 @pytest.mark.parametrize("command", ["requeue", "discard"])
 @pytest.mark.parametrize(
-    ("kept", "numbers", "said"),
+    ("flags", "numbers", "said"),
     [
-        ("dead", [4], ["4 is in quarantine, and no dead letter", "rbim callback quarantine show {} 4"]),
-        ("dead", [1, 4, 5], ["4, 5 are in quarantine, and no dead letters"]),
-        ("quarantine", [1, 4], ["1 is a dead letter, and not in quarantine", "rbim callback dead show {} 1"]),
-        ("quarantine", [1, 2], ["1, 2 are dead letters, and not in quarantine"]),
-        ("dead", [99, 1, 7], ["no dead letter has the number 99, 7\n"]),
-        ("quarantine", [2**63], [f"no event in quarantine has the number {2**63}"]),
-        ("dead", range(100, 113), ["100, 101, 102, 103, 104, 105, 106, 107, 108, 109 and 3 more"]),
-        ("dead", [4, 99], ["4 is in quarantine", "no dead letter has the number 99"]),
+        ([], [4], ["4 is in quarantine: add --quarantine\nSee: rbim callback letters show {} 4 --quarantine\n"]),
+        ([], [1, 4, 5], ["4, 5 are in quarantine: add --quarantine\n"]),
+        (QUARANTINE, [1, 4], ["1 is not in quarantine: leave out --quarantine\nSee: rbim callback letters show {} 1\n"]),
+        (QUARANTINE, [1, 2], ["1, 2 are not in quarantine"]),
+        ([], [99, 1, 7], ["no dead letter has the number 99, 7\n"]),
+        (QUARANTINE, [2**63], [f"no event in quarantine has the number {2**63}"]),
+        ([], range(100, 113), ["100, 101, 102, 103, 104, 105, 106, 107, 108, 109 and 3 more"]),
+        ([], [4, 99], ["4 is in quarantine", "no dead letter has the number 99"]),
     ],
 )
-def test_a_wrong_number_changes_nothing(inbox, cli, command, kept, numbers, said):
-    code, out, err = cli(kept, command, inbox, *numbers, *(["--yes"] if command == "discard" else []))
+def test_a_wrong_number_changes_nothing(inbox, cli, command, flags, numbers, said):
+    code, out, err = cli("letters", command, inbox, *numbers, *flags, *(["--yes"] if command == "discard" else []))
     assert (code, out) == (Exit.USAGE, "")
     for text in said:
         assert text.format(inbox) in err
@@ -351,29 +358,33 @@ def test_a_wrong_number_changes_nothing(inbox, cli, command, kept, numbers, said
 @pytest.mark.parametrize(
     ("tokens", "said"),
     [
-        (["dead", "show", "{}", "4"], "4 is in quarantine, and no dead letter"),
-        (["dead", "show", "{}", "9"], "no dead letter has the number 9"),
-        (["dead", "show", "{}", "1", "--json", "--body"], "--body: give either --body or --json, not both"),
-        (["dead", "requeue", "{}"], "give the numbers of events, or --all"),
-        (["dead", "requeue", "{}", "1", "--all"], "give numbers or --all, not both"),
-        (["dead", "requeue", "{}", "1", "--kind", "TEXT"], "choose among --all, not among numbers"),
-        (["dead", "discard", "{}"], "give the numbers of the events to delete"),
+        (["letters", "show", "{}", "4"], "4 is in quarantine: add --quarantine"),
+        (["letters", "show", "{}", "9"], "no dead letter has the number 9"),
+        (["letters", "show", "{}", "1", "--json", "--body"], "--body: give either --body or --json, not both"),
+        (["letters", "requeue", "{}"], "give the numbers of events, or --all"),
+        (["letters", "requeue", "{}", "1", "--all"], "give numbers or --all, not both"),
+        (["letters", "requeue", "{}", "1", "--kind", "TEXT"], "choose among --all, not among numbers"),
+        (["letters", "discard", "{}"], "give the numbers of events, or --all"),
+        (["letters", "discard", "{}", "1", "--before", "1d"], "--before chooses among --all"),
         *(
-            (["dead", command, "{}", number], ">= 1" if number in {"0", "-7"} else "invalid number")
+            (["letters", command, "{}", number], ">= 1" if number in {"0", "-7"} else "invalid number")
             for command in ("show", "requeue", "discard")
             for number in ("-7", "0", "1.5", "1e0", "0x1", "٣", "1_0", " 1", "abc", "", "9" * 500)
         ),
-        (["dead", "list", "{}", "--limit", "0"], "--limit"),
-        (["dead", "list", "{}", "--limit", "1.5"], "--limit"),
-        (["dead", "list", "{}", "--limit", "x"], "--limit"),
-        (["dead", "list", "{}", "--after", "-1"], "--after"),
-        (["dead", "list", "{}", "--since", "soon"], "--since: invalid time 'soon': use 7d, 24h, 30m or"),
-        (["dead", "list", "{}", "--kind", "Kick"], "--kind: unknown kind 'Kick'"),
-        (["dead", "list", "{}", "--conversation", "\udcff"], "conversation: characters that cannot be encoded in UTF-8"),
-        (["quarantine", "requeue", "{}", "--all", "--conversation", "\udcff"], "conversation: characters that cannot be"),
+        (["letters", "list", "{}", "--limit", "0"], "--limit"),
+        (["letters", "list", "{}", "--limit", "1.5"], "--limit"),
+        (["letters", "list", "{}", "--limit", "x"], "--limit"),
+        (["letters", "list", "{}", "--after", "-1"], "--after"),
+        (["letters", "list", "{}", "--since", "soon"], "--since: invalid time 'soon': use 7d, 24h, 30m or"),
+        (["letters", "list", "{}", "--kind", "Kick"], "--kind: unknown kind 'Kick'"),
+        (["letters", "list", "{}", "--conversation", "\udcff"], "conversation: characters that cannot be encoded in UTF-8"),
+        (
+            ["letters", "requeue", "{}", "--all", "--conversation", "\udcff", "--quarantine"],
+            "conversation: characters that cannot be",
+        ),
         (["replay", "--inbox", "{}", "--kind", "A\udcff"], "kind: characters that cannot be encoded in UTF-8"),
-        (["dead", "purge", "{}", "--before", "2026-01-01"], "--before: invalid time '2026-01-01'"),
-        (["dead", "purge", "{}", "--before", "2026-01-01T00:00:00"], "--before: invalid time"),
+        (["letters", "discard", "{}", "--all", "--before", "2026-01-01"], "--before: invalid time '2026-01-01'"),
+        (["letters", "discard", "{}", "--all", "--before", "2026-01-01T00:00:00"], "--before: invalid time"),
     ],
     ids=str,
 )
@@ -386,11 +397,11 @@ def test_wrong_input(inbox, cli, tokens, said):
 
 
 COMMANDS = [
-    ["dead", "list", "{}"],
-    ["quarantine", "show", "{}", "1"],
-    ["dead", "requeue", "{}", "1"],
-    ["dead", "discard", "{}", "1", "--yes"],
-    ["quarantine", "purge", "{}", "--yes"],
+    ["letters", "list", "{}"],
+    ["letters", "show", "{}", "1", "--quarantine"],
+    ["letters", "requeue", "{}", "1"],
+    ["letters", "discard", "{}", "1", "--yes"],
+    ["letters", "discard", "{}", "--all", "--quarantine", "--yes"],
     ["replay", "--inbox", "{}", "--dry-run"],
     ["status", "{}"],
 ]
@@ -434,31 +445,31 @@ def test_what_is_no_inbox(tmp_path, cli, tokens):
     ("tokens", "question", "left", "said"),
     [
         (
-            ["dead", "discard", "{}", "1", "2"],
+            ["letters", "discard", "{}", "1", "2"],
             "permanently delete 2 dead letters of {} (TEXT 1, TEAM_KICK 1): their content is lost, and one that",
             {3: 2, 4: 3, 5: 3},
             "2 dead letters deleted\n",
         ),
         (
-            ["quarantine", "discard", "{}", "4"],
+            ["letters", "discard", "{}", "4", "--quarantine"],
             "permanently delete 1 event in quarantine of {} (unreadable 1): their",
             {1: 2, 2: 2, 3: 2, 5: 3},
             "1 event in quarantine deleted\n",
         ),
         (
-            ["dead", "purge", "{}"],
+            ["letters", "discard", "{}", "--all"],
             "permanently delete 3 dead letters of {}: their",
             {4: 3, 5: 3},
             "3 dead letters deleted\n",
         ),
         (
-            ["dead", "purge", "{}", "--before", "2026-01-02T11:04:07+08:00"],
+            ["letters", "discard", "{}", "--all", "--before", "2026-01-02T11:04:07+08:00"],
             "permanently delete 1 dead letter of {} that came before 20",
             {2: 2, 3: 2, 4: 3, 5: 3},
             "1 dead letter deleted\n",
         ),
         (
-            ["quarantine", "purge", "{}", "--before", "1d"],
+            ["letters", "discard", "{}", "--all", "--quarantine", "--before", "1d"],
             "permanently delete 2 events in quarantine of {} that came before ",
             {1: 2, 2: 2, 3: 2},
             "2 events in quarantine deleted\n",
@@ -487,11 +498,15 @@ def test_nothing_is_deleted_unasked(inbox, cli, monkeypatch, tokens, question, l
 
 
 def test_where_there_is_nothing_to_delete_nothing_is_asked(inbox, cli):
-    assert cli("dead", "purge", inbox, "--before", "2026-01-01T00:00:00Z") == (Exit.DONE, "0 dead letters deleted\n", "")
+    assert cli("letters", "discard", inbox, "--all", "--before", "2026-01-01T00:00:00Z") == (
+        Exit.DONE,
+        "0 dead letters deleted\n",
+        "",
+    )
     for before in ("999999999d", "0001-01-01T00:00:00+14:00", "0001-01-01T00:00:00-14:00"):
-        assert cli("dead", "purge", inbox, "--before", before) == (Exit.DONE, "0 dead letters deleted\n", "")
-    assert cli("dead", "purge", inbox, "--yes", "--json")[:2] == (Exit.DONE, '{"events": 3}\n')
-    assert cli("dead", "purge", inbox)[:2] == (Exit.DONE, "0 dead letters deleted\n")
+        assert cli("letters", "discard", inbox, "--all", "--before", before) == (Exit.DONE, "0 dead letters deleted\n", "")
+    assert cli("letters", "discard", inbox, "--all", "--yes", "--json")[:2] == (Exit.DONE, '{"events": 3}\n')
+    assert cli("letters", "discard", inbox, "--all")[:2] == (Exit.DONE, "0 dead letters deleted\n")
 
 
 FILL = """WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
@@ -518,7 +533,7 @@ def test_deliveries_are_accepted_between_the_steps_of_a_purge(tmp_path, cli, mon
 
     monkeypatch.setattr(InboxStore, "commit", counted)
     try:
-        assert cli("dead", "purge", inbox, "--yes")[:2] == (Exit.DONE, "20000 dead letters deleted\n")
+        assert cli("letters", "discard", inbox, "--all", "--yes")[:2] == (Exit.DONE, "20000 dead letters deleted\n")
     finally:
         receiver.close()
     assert max(deleted) == 500
@@ -532,7 +547,10 @@ def test_deliveries_are_accepted_between_the_steps_of_a_purge(tmp_path, cli, mon
 
 def test_a_reader_that_leaves_is_no_error(inbox):
     with subprocess.Popen(
-        [*COMMAND, "dead", "list", str(inbox), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=CLEAN | KNOWN
+        [*COMMAND, "letters", "list", str(inbox), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=CLEAN | KNOWN,
     ) as popen:
         popen.stdout.close()
         assert popen.stderr.read() == b""
@@ -541,7 +559,7 @@ def test_a_reader_that_leaves_is_no_error(inbox):
 
 def test_without_a_terminal_a_process_deletes_nothing(inbox):
     done = subprocess.run(
-        [*COMMAND, "dead", "discard", str(inbox), "1"],
+        [*COMMAND, "letters", "discard", str(inbox), "1"],
         input="y\n",
         capture_output=True,
         encoding="utf-8",
@@ -574,20 +592,18 @@ def checked(text):
 
 def test_hostile_contents_never_control_the_terminal(hostile, cli):
     inbox, document = hostile
-    for tokens in (["dead", "list"], ["dead", "show"], ["quarantine", "list"], ["quarantine", "show"]):
-        number = {"dead": 1, "quarantine": 2}[tokens[0]]
-        given = [number] if tokens[1] == "show" else []
+    for tokens in (["list", inbox], ["show", inbox, 1], ["list", inbox, "--quarantine"], ["show", inbox, 2, "--quarantine"]):
         for flags in ([], ["--json"]):
-            code, out, err = cli(*tokens, inbox, *given, *flags)
+            code, out, err = cli("letters", *tokens, *flags)
             assert (code, err) == (Exit.DONE, "")
             checked(out)
-            assert "[link=file:///x]x[/link]" in out or tokens[0] == "quarantine"  # its error does not quote it
-    told = json.loads(cli("dead", "show", inbox, 1, "--json")[1])
+            assert "[link=file:///x]x[/link]" in out or "--quarantine" in tokens  # its error does not quote it
+    told = json.loads(cli("letters", "show", inbox, 1, "--json")[1])
     document = json.loads(json.dumps(document).replace("\\udc9b", "\ufffd"))  # as handlers see it
     assert told["document"] == document
-    shown = cli("dead", "show", inbox, 1)[1]
+    shown = cli("letters", "show", inbox, 1)[1]
     assert json.loads(shown[shown.index("\n{") :]) == document
-    for tokens in (["status", inbox], ["replay", "--inbox", inbox, "--dry-run"], ["dead", "discard", inbox, 1]):
+    for tokens in (["status", inbox], ["replay", "--inbox", inbox, "--dry-run"], ["letters", "discard", inbox, 1]):
         _, out, err = cli(*tokens)
         checked(out + err)
         assert "[link=file:///x]x[/link]" in out + err

@@ -16,12 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import Factory, asdict, field, frozen
 
-from rbim.callbacks.diagnosis.explain import explain
+from rbim.callbacks.diagnosis import explain
 from rbim.cli.callback.letters import (
-    DEAD,
-    PAGE,
-    QUARANTINE,
-    Chosen,
+    Choice,
     headline,
     letter_body,
     letter_document,
@@ -42,14 +39,12 @@ if TYPE_CHECKING:
 
     from rbim.callbacks.inbox.protocols import Archive, DeadLetter
     from rbim.callbacks.signature import Policy
-    from rbim.cli.callback.letters import Kept
     from rbim.cli.page.app import Call
     from rbim.credentials import Credentials
     from rbim.page.events import Stream
 
 __all__ = ["CallbackPage", "PageFacts"]
 
-KEPT = {"dead": DEAD, "quarantine": QUARANTINE}
 POINTS = 600
 DRAWN = ("accepted", "refused", "unavailable", "handled", "failed")
 EVERY = 1.0  # seconds between two points of the charts
@@ -152,10 +147,10 @@ class CallbackPage:
 
     async def _letters(self, call: Call) -> Answer:
         """Return the next dead letters, or events in quarantine; ``reason``: only those with this first line of an error."""
-        kept, reason, at = _kept(call.query), call.query.get("reason"), call.whole_number("after")
+        choice, reason, at = _choice(call.query), call.query.get("reason"), call.whole_number("after")
         found: list[DeadLetter] = []
         with _readable():
-            while len(found) <= LETTERS and (page := await kept.page(self.archive, Chosen(), PAGE, at)):
+            while len(found) <= LETTERS and (page := await choice.page(self.archive, at)):
                 found += [each for each in page if reason is None or headline(each.error) == reason]
                 at = page[-1].number
         return Answer.of({"letters": [_shown(each) for each in found[:LETTERS]], "more": len(found) > LETTERS})
@@ -172,9 +167,9 @@ class CallbackPage:
 
     async def _reasons(self, call: Call) -> Answer:
         """Return how many letters have which first line of an error, the most first; of the oldest 20,000."""
-        kept, counts, at = _kept(call.query), Counter[str](), 0
+        choice, counts, at = _choice(call.query), Counter[str](), 0
         with _readable():
-            while counts.total() < MOST_COUNTED and (page := await kept.page(self.archive, Chosen(), PAGE, at)):
+            while counts.total() < MOST_COUNTED and (page := await choice.page(self.archive, at)):
                 counts.update(headline(each.error) for each in page)
                 at = page[-1].number
         return Answer.of(
@@ -186,18 +181,18 @@ class CallbackPage:
         )
 
     async def _refused(self, call: Call) -> Answer:
-        """Return why a delivery was refused: the findings of the diagnosis, the most decisive first."""
+        """Return why a delivery was refused."""
         seen = self.deliveries.refused(call.whole_number("number"))
         if seen is None or seen.body is None:
-            return Answer.of({"findings": []})
+            return Answer.of({"finding": None})
         look = partial(explain, seen.headers, seen.body, credentials=self.credentials, now=seen.at, policy=self.policy)
         async with self._explaining:
-            findings = await asyncio.to_thread(look)
-        return Answer.of({"findings": [{"reason": each.reason, "text": each.text} for each in findings]})
+            finding = await asyncio.to_thread(look)
+        return Answer.of({"finding": finding.text})
 
     async def _requeue(self, call: Call) -> Answer:
         """Let one letter, or all with a reason, be handled again."""
-        kept, number, reason = _kept(call.document), call.document.get("number"), call.document.get("reason")
+        choice, number, reason = _choice(call.document), call.document.get("number"), call.document.get("reason")
         if (number is None) == (reason is None):
             raise InvalidRequest("give a number or a reason", field="number")
         if not (number is None or (type(number) is int and 0 <= number <= LARGEST)):  # True is an int, too
@@ -206,24 +201,23 @@ class CallbackPage:
             raise InvalidRequest(f"reason: must be a text, not {reason!r:.100}", field="reason")
         with _readable():
             if number is None:
-                count, left = await requeue_all(kept, self.archive, Chosen(), lambda each: headline(each.error) == reason)
+                count, left = await requeue_all(choice, self.archive, lambda each: headline(each.error) == reason)
             elif (letter := await self.archive.event(number)) is not None:
-                count, left = await requeue_each(kept, self.archive, [letter])
+                count, left = await requeue_each(choice, self.archive, [letter])
             else:
                 raise InvalidRequest("it is not there any more", field="number")
         return Answer.of({"events": count, "left": list(left)})
 
 
-def _kept(values: Mapping[str, Any]) -> Kept:
-    found = KEPT.get(str(values.get("kind", "dead")))
-    if found is None:
+def _choice(values: Mapping[str, Any]) -> Choice:
+    kind = str(values.get("kind", "dead"))
+    if kind not in {"dead", "quarantine"}:
         raise InvalidRequest("kind: use dead or quarantine", field="kind")
-    return found
+    return Choice(quarantine=kind == "quarantine")
 
 
 def _shown(letter: DeadLetter) -> dict[str, Any]:
-    document = dict(letter_document(letter))
-    return {**document, "conversation": short_conversation(document), "headline": headline(letter.error)}
+    return {**letter_document(letter), "conversation": short_conversation(letter), "headline": headline(letter.error)}
 
 
 @contextmanager

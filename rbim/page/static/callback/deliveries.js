@@ -2,7 +2,7 @@
 
 import {h, shown} from "../parts/dom.js";
 import {liveList} from "../parts/list.js";
-import {answerTag, findingsOf, isRefused, openDelivery, stateTag} from "./delivery.js";
+import {answerTag, findingOf, isRefused, openDelivery, stateTag} from "./delivery.js";
 import {overview} from "./overview.js";
 
 const HELD = 1000; // deliveries whose changes are followed: those of the list
@@ -85,9 +85,9 @@ export function deliveriesView(page) {
         while (unexplained.length > 0 && !page.ended) {
             const item = unexplained.pop();
             try {
-                const findings = await findingsOf(item);
-                if (findings.length > 0) {
-                    item.finding = findings[0].text.split(/(?<=\.) (?=[A-Z])/u)[0]; // its first sentence
+                const finding = await findingOf(item);
+                if (finding) {
+                    item.finding = finding.split(/(?<=\.) (?=[A-Z])/u)[0]; // its first sentence
                     list.update(item);
                 }
             } catch {

@@ -9,9 +9,9 @@ const TONES = {handled: "good", failed: "warn", dead: "bad", quarantine: "warn",
 
 export const isRefused = item => item.status !== null && item.status !== 200 && item.status < 500;
 
-/** What the receiver finds out about a refused delivery: the most decisive first, each {text}; nothing if it is not kept. */
-export async function findingsOf(item) {
-    return (await ask("GET", `refused?number=${item.number}`)).findings;
+/** Why a delivery was refused, in words; null if it is not kept. */
+export async function findingOf(item) {
+    return (await ask("GET", `refused?number=${item.number}`)).finding;
 }
 
 export function answerTag({status}) {
@@ -47,8 +47,8 @@ export async function openDelivery(page, item) {
     if (!isRefused(item)) return;
     fill(diagnosis, h("p", {class: "muted"}, t("working")));
     try {
-        const findings = await findingsOf(item);
-        fill(diagnosis, findings.length > 0 ? findings.map(each => h("p", {class: "finding"}, shown(each.text))) : h("p", {class: "muted"}, t("diagnosis none")));
+        const finding = await findingOf(item);
+        fill(diagnosis, finding ? h("p", {class: "finding"}, shown(finding)) : h("p", {class: "muted"}, t("diagnosis none")));
     } catch (error) {
         fill(diagnosis, h("p", {class: "problem"}, error.message || t("unreachable")));
     }

@@ -1,1 +1,0 @@
-"""Explanations of refused deliveries."""
