@@ -20,7 +20,7 @@ from _derive.architecture import house, layers  # noqa: E402  # the path comes f
 from _derive.chinese import dictionaries  # noqa: E402  # the path comes first
 from _derive.description import description_page, statements_in_chinese  # noqa: E402  # the path comes first
 from _derive.dialect import dialect_page  # noqa: E402  # the path comes first
-from _derive.emulator import commands, fields, openapi_file  # noqa: E402  # the path comes first
+from _derive.emulator import commands, copy_faults, request_faults  # noqa: E402  # the path comes first
 from _derive.exits import exits  # noqa: E402  # the path comes first
 from _derive.faults import faults  # noqa: E402  # the path comes first
 from _derive.fuzz import fuzz  # noqa: E402  # the path comes first
@@ -37,10 +37,9 @@ PAGES = {
     "dialect.md": dialect_page,
     "description.md": description_page,
 }
-FILES = {"emulator.openapi.json": openapi_file}
 REGIONS = {
     "architecture.md": {"house": house, "layers": layers},
-    "emulator.md": {"commands": commands, "fields": fields},
+    "emulator.md": {"commands": commands, "faults": request_faults, "copy-faults": copy_faults},
     "errors.md": {"exits": exits},
     "performance.md": performance.regions(),
     "reliability.md": {
@@ -62,7 +61,7 @@ CHINESE = dictionaries({"description.md": statements_in_chinese(), "reliability.
 
 def derived() -> dict[Path, str]:
     """Return the text of each derived page or file, by its path."""
-    pages = {HERE / name: make() for name, make in FILES.items()}
+    pages: dict[Path, str] = {}
     for name, make in PAGES.items():
         made = make()
         pages[HERE / name] = _linked(made, f"English · [简体中文](zh/{name})")

@@ -9,7 +9,7 @@ import attrs
 from attrs import define, field, frozen
 
 from rbim._support import json
-from rbim.operations.base import Operation, described, fields_of
+from rbim.operations.base import Operation, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,17 +29,15 @@ class RecordedRequest:
     not that of a success; ``effect`` is whether the operation took effect; ``trouble`` names the faults that were injected.
     """
 
-    number: int = field(metadata=described("The number of the request, from 1."))
-    at: float = field(metadata=described("The second of the emulator's clock at which it was answered."))
-    path: str = field(metadata=described("The path, without the query."))
-    operation: Operation[Any] | None = field(
-        metadata=described("The operation's name on the wire; absent if the request could not be read.")
-    )
-    attempt: int = field(metadata=described("The number of requests so far with the same operation and values, from 1."))
-    code: str | None = field(metadata=described("The status code of the answer; null if a fault prevented one."))
-    effect: bool = field(metadata=described("Whether the operation took effect."))
-    trouble: tuple[str, ...] = field(default=(), metadata=described("The names of the faults that were injected."))
-    reason: str = field(default="", metadata=described("Why the code is not that of a success; empty if it is."))
+    number: int
+    at: float
+    path: str
+    operation: Operation[Any] | None
+    attempt: int
+    code: str | None
+    effect: bool
+    trouble: tuple[str, ...] = field(default=())
+    reason: str = ""
 
 
 class RequestFacts(TypedDict):

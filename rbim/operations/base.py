@@ -201,17 +201,9 @@ class Operation(Generic[R_co]):
 
 
 class Answer:
-    """The base class of answers: attrs classes whose fields are read tolerantly (see ``rbim.wire.hooks``).
-
-    Notebooks show an answer as a table.
-    """
+    """The base class of answers: attrs classes whose fields are read tolerantly (see ``rbim.wire.hooks``)."""
 
     __slots__ = ()
-
-    def _repr_html_(self) -> str:
-        from rbim._support.html import record_html
-
-        return record_html(self)
 
 
 def operation(

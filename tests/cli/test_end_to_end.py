@@ -30,7 +30,6 @@ from cyclopts import CycloptsError
 from helpers.commands import commands, leaves
 from helpers.dialects import FIELDS
 from helpers.nats_servers import own_servers, server_program
-from helpers.openapi import judge
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.cli import build_app, run
@@ -38,7 +37,6 @@ from rbim.cli.exit_codes import Exit, JobExit
 from rbim.cli.global_flags import split_global_flags
 from rbim.cli.help import front_page as front
 from rbim.cli.help.examples import EXAMPLES, examples_of
-from rbim.emulator.server.copy_commands import COMMANDS
 from rbim.operations.base import fields_of
 from rbim.operations.catalogue import entries, namespaces
 
@@ -459,78 +457,6 @@ def _demo(document):
     assert document("demo", "--csv", "few.csv", "--plain")
 
 
-VERBS = {
-    "info": [],
-    "openapi": [],
-    "state": [],
-    "state load": ["state.json"],
-    "state save": ["state.json"],
-    "reset": [],
-    "faults": [],
-    "faults set": ["plan.json"],
-    "faults add": ["latency", "--seconds", "0"],
-    "faults counts": [],
-    "faults remove": ["9"],
-    "faults clear": [],
-    "requests": [],
-    "requests show": ["9"],
-    "requests clear": [],
-    "clock": [],
-    "advance": ["60"],
-    "tasks": [],
-    "tasks newest": [],
-    "groups": [],
-    "groups show": ["g9"],
-    "groups find": ["news"],
-    "accounts": [],
-    "may-call": ["9"],
-    "outage begin": ["0"],
-    "outage end": [],
-    "login": ["1009"],
-    **{verb: ["g9", "1001"] for verb in ("confirm", "decline", "approve", "reject")},
-    "copy": [],
-    "copy on": ["http://127.0.0.1:9/"],
-    "copy off": [],
-    "copy-faults": [],
-    "copy-faults set": ["plan.json"],
-    "copy-faults add": ["duplicate"],
-    "copy-faults counts": [],
-    "copy-faults remove": ["9"],
-    "copy-faults clear": [],
-    "deliveries": [],
-    "messages": [],
-    "deliveries again": ["9"],
-    "deliveries clear": [],
-    "say": ["1001", "1002", "hello"],
-    "push": ["hello", "--to", "1001"],
-    "notify": ["g9", "TEAM_UPDATE"],
-}
-"""The commands for an emulator; tests/cli/emulator/test_verbs.py tries what each does."""
-REFUSED_HERE = {"advance", "may-call", "login", "confirm", "decline", "approve", "reject"}  # by the state, or the clock
-REFUSED_HERE |= {"requests show", "groups show", "faults remove", "copy-faults remove", "deliveries again"}
-
-
-def _verb(verb):
-    def check(document):
-        Path("state.json").write_text('{"version": 1}', encoding="utf-8")
-        Path("plan.json").write_text("[]", encoding="utf-8")
-        refused = verb in REFUSED_HERE
-        answer = document("emulator", *verb.split(), *VERBS[verb], code=Exit.REFUSED if refused else Exit.DONE)
-        command = next((each for each in COMMANDS if spelled(each) == verb), None)
-        if command is not None and not refused:
-            judge(command.method, command.path, 200, answer)
-
-    return check
-
-
-def spelled(command):
-    """Return the words of a verb, without its arguments."""
-    return " ".join(word for word in command.verb.split() if word.islower())
-
-
-RUNS.update({f"emulator {verb}": _verb(verb) for verb in VERBS})
-
-
 USERS = ("emulator and receiver", "receiver", "emulator")
 
 
@@ -671,8 +597,6 @@ WRONG = {
     "config untrust": ["--there-is-no-such-flag"],
     "doctor": ["--timeout", "there-is-no-time"],
     "emulator": ["--faults", "there-is-no-such.json"],
-    **{f"emulator {verb}": ["--no-such-flag"] for verb in VERBS},
-    "emulator state save": ["there-is-no-such-folder/state.json"],
     "demo": ["--csv", "there-is-no-such.csv"],
     "completion": ["tcsh"],
 }
@@ -680,8 +604,6 @@ WITHOUT_ARGUMENTS = {"job list"}
 NEEDING = [c for c in leaves() if c.split()[0] in {"job", "invite", "remove"} and c not in WITHOUT_ARGUMENTS] + [
     *(f"callback {each}" for each in ("serve", "work", "explain", "replay", "send", "status")),
     "worker",
-    *(f"emulator {spelled(each)}" for each in COMMANDS if not each.verb.islower() and spelled(each) != "advance"),
-    "emulator state save",
     *(command for command in leaves() if command.startswith("callback letters ")),
     *(f"{e.namespace} {e.method}".replace("_", "-") for e in entries() if e.method != "search"),
 ]

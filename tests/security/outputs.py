@@ -33,7 +33,6 @@ from helpers.nats_servers import server_program
 from helpers.page_callbacks import serving_page
 from helpers.page_jobs import running
 from helpers.paths import TESTS
-from helpers.serving import emulator_served
 from helpers.telemetry import Telemetry
 from rbim import AsyncClient, GroupType, LoggingObserver, Observer, Request, Retry, errors
 from rbim.bulk.job import InviteJob
@@ -43,7 +42,6 @@ from rbim.cli.demo.machines import demo
 from rbim.cli.demo.machines.demo import Plan
 from rbim.codes import CODES
 from rbim.config.config import load
-from rbim.emulator import Emulator
 from rbim.emulator.server.copy_commands import COMMANDS
 from rbim.http import Response
 from rbim.transports.by_name import transport_named
@@ -440,46 +438,6 @@ def _emulator(world):
 
     yield process("emulator", "--port", "0", "--state", state, "--debug", values=world.environment, act=ask)
     yield state.read_bytes()
-
-
-ARGUMENTS = {
-    "KIND": "duplicate",
-    "SECONDS": "0",
-    "ID": "1",
-    "NUMBER": "1",
-    "ACCOUNT": "1001",
-    "GROUP_ID": "g1",
-    "URL": "http://127.0.0.1:9/",
-    "SENDER": "1001",
-    "TO": "1002",
-    "TEXT": "text",
-    "NOTICE": "TEAM_UPDATE",
-}
-FLAGS = {"push": ("--to", "1001"), "faults add": ("--seconds", "0")}
-EMULATOR_VERBS = [each.verb for each in COMMANDS] + ["state save FILE"]
-
-
-def _verb(usage):
-    return " ".join(word for word in usage.split() if word.islower())
-
-
-def _emulator_verb(usage, world):
-    """Run a command for an emulator that verifies with a planted token, and has had a request that was signed with it."""
-    name = _verb(usage)
-    file = world.path("document.json")
-    file.write_text('{"version": 1}' if name == "state load" else "[]")
-    kind = {"KIND": "latency"} if name == "faults add" else {}
-    words = [(ARGUMENTS | {"FILE": file} | kind).get(word, word) for word in usage.split()]
-    with emulator_served(Emulator(credentials=CREDENTIALS), sign_copies=True) as server:
-        known = {"RBIM_BASE_URL": server.url, "RBIM_EMULATOR_URL": server.control_url}
-        with environment(world.environment | known):
-            command("groups", "create", "--name", "n", "--type", "2")
-            for more in ((), ("--json",)):
-                yield command("emulator", *words, *FLAGS.get(name, ()), *more, "--debug")
-
-
-for _usage in EMULATOR_VERBS:
-    output(f"command emulator {_verb(_usage)}")(partial(_emulator_verb, _usage))
 
 
 @output("command demo")

@@ -62,7 +62,7 @@ FILES = {
     # reports and states
     "bulk/report/plot.py: plot_report: private_stream": (REPORT, REPORT_UNREADABLE),
     "cli/jobs/files.py: _written: private_stream": (REPORT, REPORT_UNREADABLE),
-    "cli/emulator/serve.py: write_state: replace_private": (REPORT, REPORT_UNREADABLE),
+    "cli/emulator.py: _write_state: replace_private": (REPORT, REPORT_UNREADABLE),
     # the configuration
     "config/files.py: _open: open": (
         f"{TRUST}::test_a_file_is_judged_by_what_was_opened",

@@ -1,6 +1,6 @@
 """Where the code of the package opens, makes or replaces files, listens, and passes messages: found in its syntax trees.
 
-A place is a text ``module.py: function: call``, such as ``cli/emulator/serve.py: write_state: replace_private``. Reading is
+A place is a text ``module.py: function: call``, such as ``cli/emulator.py: _write_state: replace_private``. Reading is
 a place, too: which file is read, and whether through a link, may be another user's choice.
 """
 

@@ -49,7 +49,7 @@ def write(folder):
     files = Files(folder / "job", not_done=folder / "rows.csv", csv=folder / "all.csv", plot=folder / "job.svg")
     files.write(report)
     files.write(report)  # and over those that exist
-    assert write_state(box.export(), folder / "state.json") == 0
+    assert _write_state(box.export(), folder / "state.json") == 0
 with tempfile.TemporaryDirectory() as tried:
     write(Path(tried))  # everything is loaded now, also fonts, which the user may not be able to read
 """

@@ -8,7 +8,7 @@ import attrs
 from attrs import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from datetime import datetime
 
     from rbim.bulk.input.rows import BadRow
@@ -236,32 +236,6 @@ class Report:
         """Accounts settled by an answer, per second of running time."""
         return (self.accounts.done + self.accounts.refused) / self.seconds if self.seconds else 0.0
 
-    def _repr_html_(self) -> str:
-        """Return counts and figures as tables, for notebooks; without accounts."""
-        from rbim._support.html import table_html
-
-        accounts, latency = self.accounts, self.requests.latency
-        figures = _plain(self.requests) | {"latency": None} | (_plain(latency) if latency else {})
-        del figures["latency"]
-        source = f" of {self.source_name}" if self.source_name else ""
-        counts = [
-            (self.done_word, accounts.done),
-            *((name, getattr(accounts, name)) for name in ("refused", "failed", "unknown", "skipped", "duplicate")),
-        ]
-        tables = [
-            table_html(
-                [(name, f"{count:,}", f"{count / accounts.total:.1%}" if accounts.total else "") for name, count in counts],
-                heading=("rows", f"{accounts.total:,}", ""),
-                caption=f"{self.operation}{source}: {self.state}",
-                total=len(counts),
-            ),
-            _list_html("Reasons", self.reasons),
-            _list_html("Codes", self.codes),
-            table_html([tuple(figures.values())], heading=tuple(figures), caption="Requests; times in seconds", total=1),
-            _list_html("Runs", self.runs),
-        ]
-        return "".join(tables)
-
     def as_json(self) -> dict[str, Any]:
         """Return the report as JSON values: times in ISO 8601 (UTC), durations in seconds.
 
@@ -311,16 +285,6 @@ class Report:
             "duplicates": [_plain(each) for each in self.first_duplicates],
             "bad_rows": [each._asdict() for each in self.first_bad_rows],
         }
-
-
-def _list_html(caption: str, values: Sequence[attrs.AttrsInstance]) -> str:
-    """Return a table with a row for each value, empty if there is none."""
-    from rbim._support.html import table_html
-
-    if not values:
-        return ""
-    rows = [_plain(value) for value in values]
-    return table_html((tuple(row.values()) for row in rows), heading=tuple(rows[0]), caption=caption, total=len(rows))
 
 
 def _plain(value: attrs.AttrsInstance) -> dict[str, Any]:

@@ -33,7 +33,7 @@ COMMANDS = {
         "rbim.cli.callback.commands:callback",
         "Receive callbacks, send test deliveries, explain a refused one.",
     ),
-    "emulator": ("rbim.cli.emulator.commands:emulator", "Run an emulator of the platform, and send it commands."),
+    "emulator": ("rbim.cli.emulator:serve", "Run an emulator of the platform."),
     "demo": ("rbim.cli.app:demo", "Invite 5,000 accounts into groups of the emulated platform."),
     "dialect": (
         "rbim.cli.help.dialect_page:dialect",

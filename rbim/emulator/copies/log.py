@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping  # noqa: TC003  # the schema of the control interface resolves it
+from collections.abc import Mapping  # noqa: TC003  # attrs resolves it
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from attrs import asdict, define, field, frozen
 
 from rbim._support import json
-from rbim.operations.base import described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,18 +30,18 @@ class DeliveryAttempt:
     faults that were injected. ``headers`` and ``body`` are those that were sent.
     """
 
-    at: float = field(metadata=described("The second of the emulator's clock at which the attempt began."))
-    took: float = field(metadata=described("Its duration in seconds of the emulator's clock."))
-    key: str = field(metadata=described("The conversation: a group, or two accounts joined by |."))
-    number: int = field(metadata=described("The number of the message, from 1."))
-    message_id: str = field(metadata=described("The id of the message, msgId in the body."))
-    attempt: int = field(metadata=described("The number of the attempt to deliver this message, from 1."))
-    duplicate: int = field(metadata=described("0, or the number of a repetition that a fault added, from 1."))
-    status: int | None = field(metadata=described("The HTTP status of the receiver's answer; null if there was none."))
-    reason: str = field(metadata=described("Why the attempt failed; empty if it did not."))
-    trouble: tuple[str, ...] = field(metadata=described("The names of the faults that were injected."))
-    headers: Mapping[str, str] = field(metadata=described("The headers that were sent, with the signature."))
-    body: bytes = field(metadata=described("The body that was sent; bytes that are not UTF-8 are escaped."))
+    at: float
+    took: float
+    key: str
+    number: int
+    message_id: str
+    attempt: int
+    duplicate: int
+    status: int | None
+    reason: str
+    trouble: tuple[str, ...]
+    headers: Mapping[str, str]
+    body: bytes
 
     @property
     def ok(self) -> bool:

@@ -14,8 +14,6 @@ from typing import Any
 from attrs import evolve, field, fields, frozen
 
 from rbim.emulator.faults.plan import LONGEST, SPREADEST, Plan, Selection, kinds_of, read_plan, within
-from rbim.emulator.faults.requests import SPREAD
-from rbim.operations.base import described
 
 __all__ = [
     "COPY_KINDS",
@@ -67,8 +65,8 @@ class Delay:
     ``sigma`` is the spread (0: always ``seconds``). Later messages of its conversation wait for it.
     """
 
-    seconds: float = field(validator=within(0, LONGEST), metadata=described("The time by which the attempt begins late."))
-    sigma: float = field(default=0.0, validator=within(0, SPREADEST), metadata=described(SPREAD))
+    seconds: float = field(validator=within(0, LONGEST))
+    sigma: float = field(default=0.0, validator=within(0, SPREADEST))
 
     def apply(self, injection: CopyInjection, random: Random, /) -> CopyInjection:
         """Add to the delay."""
@@ -83,10 +81,8 @@ class Overtaken:
     If fewer are sent, it is made ``patience`` seconds later.
     """
 
-    by: int = field(default=1, validator=within(1), metadata=described("The later messages that come first."))
-    patience: float = field(
-        default=60.0, validator=within(0, LONGEST), metadata=described("The seconds to wait for them, if fewer are sent.")
-    )
+    by: int = field(default=1, validator=within(1))
+    patience: float = field(default=60.0, validator=within(0, LONGEST))
 
     def apply(self, injection: CopyInjection, _random: Random, /) -> CopyInjection:
         """Set how many messages overtake this one."""
@@ -97,9 +93,7 @@ class Overtaken:
 class Duplicate:
     """The attempt is followed by ``extra`` equal deliveries, byte for byte. Their answers have no effect."""
 
-    extra: int = field(
-        default=1, validator=within(1, MOST_DUPLICATES), metadata=described("The number of further deliveries.")
-    )
+    extra: int = field(default=1, validator=within(1, MOST_DUPLICATES))
 
     def apply(self, injection: CopyInjection, _random: Random, /) -> CopyInjection:
         """Add to the duplicates."""
@@ -119,11 +113,7 @@ class Tamper:
 class Stale:
     """The delivery is signed correctly with a ``CurTime`` ``seconds`` in the past; below 0, in the future."""
 
-    seconds: float = field(
-        default=3600.0,
-        validator=within(-LONGEST, LONGEST),
-        metadata=described("The seconds by which the time of the signature is past; below 0, to come."),
-    )
+    seconds: float = field(default=3600.0, validator=within(-LONGEST, LONGEST))
 
     def apply(self, injection: CopyInjection, _random: Random, /) -> CopyInjection:
         """Add to the age of the signature."""
@@ -145,21 +135,9 @@ class CopyFault(Selection):
     many. ``attempts`` are the attempts to deliver the message to which it happens (from 1; empty: all).
     """
 
-    effect: CopyEffect = field(metadata=described("The fault, an object with its kind."))
-    match: CopyMatch | None = field(
-        default=None,
-        hash=False,
-        metadata=described(
-            "Only messages with these values, by the fields of the event's body."
-            " `a function` stands for one of Python, in answers only."
-        ),
-    )
-    attempts: tuple[int, ...] = field(
-        default=(1,),
-        converter=tuple[int, ...],
-        validator=within(1),
-        metadata=described("The attempts to deliver the message, from 1; empty: all."),
-    )
+    effect: CopyEffect
+    match: CopyMatch | None = field(default=None, hash=False)
+    attempts: tuple[int, ...] = field(default=(1,), converter=tuple[int, ...], validator=within(1))
 
     def concerns(self, document: Mapping[str, Any]) -> bool:
         """Return whether the fault applies to a message with this body."""

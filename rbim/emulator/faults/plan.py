@@ -14,7 +14,6 @@ from cattrs.strategies import configure_tagged_union
 from cattrs.v import format_exception
 
 from rbim.errors import InvalidRequest
-from rbim.operations.base import described
 
 __all__ = ["LONGEST", "SPREADEST", "Plan", "Running", "Selection", "choice", "in_words", "kinds_of", "read_plan", "within"]
 
@@ -51,17 +50,10 @@ class Selection:
     ``times`` ends the fault after that many.
     """
 
-    nth: tuple[int, ...] = field(
-        default=(),
-        converter=tuple[int, ...],
-        validator=within(1),
-        metadata=described("Of the matches, only those with these numbers, from 1."),
-    )
-    every: int = field(default=1, validator=within(1), metadata=described("Of the matches, each N-th one."))
-    probability: float = field(
-        default=1.0, validator=within(0, 1), metadata=described("A random share of the matches, reproducible with the seed.")
-    )
-    times: int | None = field(default=None, validator=within(0), metadata=described("At most so many times; null: always."))
+    nth: tuple[int, ...] = field(default=(), converter=tuple[int, ...], validator=within(1))
+    every: int = field(default=1, validator=within(1))
+    probability: float = field(default=1.0, validator=within(0, 1))
+    times: int | None = field(default=None, validator=within(0))
 
 
 class Running(Generic[F]):

@@ -13,7 +13,7 @@ from attrs import evolve, field, fields, frozen
 
 from rbim.emulator.faults.plan import LONGEST, SPREADEST, Plan, Running, Selection, choice, kinds_of, read_plan, within
 from rbim.operations import catalogue
-from rbim.operations.base import Operation, described, fields_of
+from rbim.operations.base import Operation, fields_of
 
 if TYPE_CHECKING:
     from rbim.clock import Clock
@@ -36,10 +36,6 @@ __all__ = [
     "Throttle",
     "faults_from",
 ]
-
-
-SPREAD = "The spread of a log-normal time with this median; 0: always the same time."
-RETRY_AFTER = "The seconds of a Retry-After header, rounded up."
 
 
 @frozen(kw_only=True)
@@ -88,8 +84,8 @@ class Latency:
     ``sigma`` is the spread (0: always ``seconds``).
     """
 
-    seconds: float = field(validator=within(0, LONGEST), metadata=described("The time before the first byte of the answer."))
-    sigma: float = field(default=0.0, validator=within(0, SPREADEST), metadata=described(SPREAD))
+    seconds: float = field(validator=within(0, LONGEST))
+    sigma: float = field(default=0.0, validator=within(0, SPREADEST))
 
     def apply(self, injection: Injection, running: "_Running", _now: float, /) -> Injection:
         """Add to the delay."""
@@ -101,9 +97,7 @@ class Latency:
 class SlowBody:
     """The answer's body takes ``seconds`` to arrive."""
 
-    seconds: float = field(
-        validator=within(0, LONGEST), metadata=described("The time between the answer's head and its end.")
-    )
+    seconds: float = field(validator=within(0, LONGEST))
 
     def apply(self, injection: Injection, _running: "_Running", _now: float, /) -> Injection:
         """Add to the duration of the body."""
@@ -114,8 +108,8 @@ class SlowBody:
 class Status:
     """An HTTP status with an HTML page as the answer; no effect. ``retry_after`` is sent in whole seconds, rounded up."""
 
-    status: int = field(validator=within(200, 599), metadata=described("The HTTP status."))
-    retry_after: float | None = field(default=None, validator=within(0, LONGEST), metadata=described(RETRY_AFTER))
+    status: int = field(validator=within(200, 599))
+    retry_after: float | None = field(default=None, validator=within(0, LONGEST))
 
     def apply(self, injection: Injection, _running: "_Running", _now: float, /) -> Injection:
         """Set the status of the answer."""
@@ -126,8 +120,8 @@ class Status:
 class Code:
     """A status code of the platform as the answer; the operation has no effect."""
 
-    code: str = field(metadata=described("The status code of the platform."))
-    message: str = field(default="a fault of the emulator's plan", metadata=described("The message beside the code."))
+    code: str
+    message: str = "a fault of the emulator's plan"
 
     def apply(self, injection: Injection, _running: "_Running", _now: float, /) -> Injection:
         """Set the code of the answer."""
@@ -138,9 +132,9 @@ class Code:
 class Throttle:
     """More than ``per_second`` requests in a second are answered HTTP 429, or ``code``; they have no effect."""
 
-    per_second: int = field(validator=within(0), metadata=described("The requests in one second that are answered."))
-    retry_after: float | None = field(default=None, validator=within(0, LONGEST), metadata=described(RETRY_AFTER))
-    code: str | None = field(default=None, metadata=described("A status code of the platform instead of HTTP 429."))
+    per_second: int = field(validator=within(0))
+    retry_after: float | None = field(default=None, validator=within(0, LONGEST))
+    code: str | None = None
 
     def apply(self, injection: Injection, running: "_Running", now: float, /) -> Injection:
         """Count the request, and throttle it if it is over the limit."""
@@ -185,7 +179,7 @@ class ResetAfter:
 class CutShort:
     """The operation takes effect, and only the share ``keep`` of the answer's body is sent."""
 
-    keep: float = field(default=0.5, validator=within(0, 1), metadata=described("The share of the body that is sent."))
+    keep: float = field(default=0.5, validator=within(0, 1))
 
     def apply(self, injection: Injection, _running: "_Running", _now: float, /) -> Injection:
         """Set the share of the body that is sent."""
@@ -248,19 +242,9 @@ class Fault(Selection):
     ``every`` each n-th one, ``probability`` a random share. ``times`` ends the fault after that many.
     """
 
-    effect: Effect = field(metadata=described("The fault, an object with its kind."))
-    operation: str | None = field(
-        default=None, converter=_name, metadata=described("Only requests of this operation, by its name on the wire.")
-    )
-    match: Match | None = field(
-        default=None,
-        converter=_comparable,
-        hash=False,
-        metadata=described(
-            "Only requests with these values, by the field names of the client."
-            " `a function` stands for one of Python, in answers only."
-        ),
-    )
+    effect: Effect
+    operation: str | None = field(default=None, converter=_name)
+    match: Match | None = field(default=None, converter=_comparable, hash=False)
 
     def concerns(self, op: Operation[Any] | None) -> bool:
         """Return whether the fault applies to this operation (None: a request that could not be read)."""

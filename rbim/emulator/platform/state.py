@@ -6,7 +6,6 @@ from datetime import datetime
 from attrs import define, field, setters
 
 from rbim.emulator.faults.plan import within
-from rbim.operations.base import described
 from rbim.operations.call_tasks import CreateCallTask
 from rbim.operations.groups import GroupType, Permission, Role, Target
 
@@ -29,21 +28,17 @@ class Group:
     gives.
     """
 
-    group_id: str = field(metadata=described("The id of the group."))
-    name: str = field(metadata=described("The name."))
-    type: GroupType = field(metadata=described("The type, which determines the capacity."))
-    permission: Permission = field(metadata=described("The join mode."))
-    target: Target = field(metadata=described("The kind of group."))
-    declared: str = field(metadata=described("The announcement."))
-    group_domain: str | None = field(metadata=described("The custom data."))
-    created: datetime = field(metadata=described("The time at which it was created."))
-    members: dict[str, Role] = field(metadata=described("The role of each account, in the order of joining."))
-    invited: dict[str, None] = field(
-        factory=dict[str, None], metadata=described("The accounts whose invitation waits for an answer.")
-    )
-    applied: dict[str, None] = field(
-        factory=dict[str, None], metadata=described("The accounts whose request to join waits for an answer.")
-    )
+    group_id: str
+    name: str
+    type: GroupType
+    permission: Permission
+    target: Target
+    declared: str
+    group_domain: str | None
+    created: datetime
+    members: dict[str, Role]
+    invited: dict[str, None] = field(factory=dict[str, None])
+    applied: dict[str, None] = field(factory=dict[str, None])
 
     @property
     def owner(self) -> str:
@@ -94,29 +89,20 @@ class Group:
 class Task:
     """One outbound-call task, as requested."""
 
-    task_id: str = field(metadata=described("The id of the task."))
-    request: CreateCallTask = field(metadata=described("The request that created it."))
-    created: datetime = field(metadata=described("The time at which it was created."))
+    task_id: str
+    request: CreateCallTask
+    created: datetime
 
 
 @define
 class State:
     """The whole state, by identifier."""
 
-    groups: dict[str, Group] = field(factory=dict[str, Group], metadata=described("The groups."))
-    tasks: dict[str, Task] = field(factory=dict[str, Task], metadata=described("The call tasks."))
-    never_logged_in: set[str] = field(
-        factory=set[str], metadata=described("Accounts that have never logged in, so that they cannot be invited.")
-    )
-    known: set[str] | None = field(
-        default=None, metadata=described("The only accounts that have logged in; null: all have.")
-    )
-    made: int = field(
-        default=0,
-        validator=within(0, MOST_MADE),
-        on_setattr=setters.NO_OP,
-        metadata=described("The number of identifiers made so far."),
-    )
+    groups: dict[str, Group] = field(factory=dict[str, Group])
+    tasks: dict[str, Task] = field(factory=dict[str, Task])
+    never_logged_in: set[str] = field(factory=set[str])
+    known: set[str] | None = None
+    made: int = field(default=0, validator=within(0, MOST_MADE), on_setattr=setters.NO_OP)
 
     def has_logged_in(self, account: str) -> bool:
         """Return whether the account has ever logged in from a client: all have, except those set otherwise."""

@@ -3,25 +3,18 @@
 A command is a function of the :class:`ControlContext` and of the body of the request, already read (or of the name in its
 path). It returns JSON, and its docstring is its help text. The commands for message copy are in
 :mod:`rbim.emulator.server.copy_commands`.
-
-From this table derive the HTTP interface, its OpenAPI document (:mod:`rbim.emulator.server.openapi`) and the commands of
-``rbim emulator``.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
-from attrs import field, frozen
+from attrs import frozen
 
 from rbim._support import json
 from rbim.emulator.clock import EmulatedClock
-from rbim.emulator.faults.requests import KINDS, Fault, Faults, faults_from
-from rbim.emulator.platform.state import State, Task
-from rbim.emulator.request_log import RecordedRequest
-from rbim.emulator.server.answers import Clock, Counts, Index, Login, MayCall, Membership, Outage
+from rbim.emulator.faults.requests import KINDS, faults_from
 from rbim.errors import InvalidRequest
-from rbim.operations.base import described
 
 if TYPE_CHECKING:
     from rbim.emulator.emulator import Emulator
@@ -128,30 +121,30 @@ class DeferredAnswer:
 class _Advance:
     """The time by which the clock is advanced."""
 
-    seconds: float = field(default=0.0, metadata=described("Seconds of the emulator's clock."))
-    hours: float = field(default=0.0, metadata=described("Hours, in addition to the seconds."))
+    seconds: float = 0.0
+    hours: float = 0.0
 
 
 @frozen(kw_only=True)
 class _Seconds:
     """The duration of an outage."""
 
-    seconds: float = field(metadata=described("Seconds of the emulator's clock."))
+    seconds: float
 
 
 @frozen(kw_only=True)
 class _Login:
     """The account that logs in."""
 
-    account: str = field(metadata=described("The account."))
+    account: str
 
 
 @frozen(kw_only=True)
 class _Waiting:
     """An invitation or a request to join."""
 
-    group_id: str = field(metadata=described("The group."))
-    account: str = field(metadata=described("The account that waits."))
+    group_id: str
+    account: str
 
 
 Run = Callable[[ControlContext, Any], Any]
@@ -161,18 +154,13 @@ Run = Callable[[ControlContext, Any], Any]
 class Command:
     """One command.
 
-    ``reads`` is the class of its body, ``object`` for any JSON, or None if it has only its path. ``document`` is the type
-    of a body of any JSON, ``answer`` the type of the answer: the documentation derives from both. ``verb`` is its usage at
-    the command line, after ``rbim emulator``: words, and in capitals what is given without a flag; None: it has none.
+    ``reads`` is the class of its body, ``object`` for any JSON, or None if it has only its path.
     """
 
     method: str
     path: str
     run: Run
     reads: type[Any] | None
-    document: Any
-    answer: Any
-    verb: str | None
 
     @property
     def help(self) -> str:
@@ -183,52 +171,37 @@ class Command:
 COMMANDS: list[Command] = []
 
 
-UNKNOWN: Any = object()
-"""The answer of a command that has no type; no document can describe it."""
-
-
-def command(  # noqa: PLR0913  # the facts of a command
-    method: str,
-    path: str,
-    reads: type[Any] | None = None,
-    *,
-    document: Any = None,
-    answer: Any = UNKNOWN,
-    verb: str | None = None,
-) -> Callable[[Run], Run]:
+def command(method: str, path: str, reads: type[Any] | None = None) -> Callable[[Run], Run]:
     """Return a decorator that declares a function to be a command. The arguments are the fields of :class:`Command`."""
 
     def register(run: Run) -> Run:
-        body = reads if document is None and reads is not object else document
-        COMMANDS.append(
-            Command(method=method, path=PREFIX + path, run=run, reads=reads, document=body, answer=answer, verb=verb)
-        )
+        COMMANDS.append(Command(method=method, path=PREFIX + path, run=run, reads=reads))
         return run
 
     return register
 
 
-@command("GET", "", answer=Index, verb="info")
+@command("GET", "")
 def _index(context: ControlContext, _: str) -> Any:
     """Describe the emulator, list the commands, and return the address during an outage."""
     commands = {f"{each.method} {each.path}": each.help for each in COMMANDS}
     return {"about": ABOUT, "control": context.control_url, "commands": commands}
 
 
-@command("GET", "state", answer=State, verb="state")
+@command("GET", "state")
 def _state(context: ControlContext, _: str) -> Any:
     """Return groups, tasks and accounts, as one document."""
     return context.emulator.export()
 
 
-@command("PUT", "state", object, document=State, answer=Counts, verb="state load FILE")
+@command("PUT", "state", object)
 def _load(context: ControlContext, document: object) -> Any:
     """Replace the state by such a document."""
     context.emulator.load(document)
     return _counts(context)
 
 
-@command("POST", "reset", answer=Counts, verb="reset")
+@command("POST", "reset")
 def _reset(context: ControlContext, _: str) -> Any:
     """Reset everything but the clock to the initial state, and clear requests and deliveries."""
     context.reset()
@@ -240,27 +213,27 @@ def _counts(context: ControlContext) -> Any:
     return {"groups": len(state.groups), "tasks": len(state.tasks)}
 
 
-@command("GET", "faults", answer=Faults, verb="faults")
+@command("GET", "faults")
 def _faults(context: ControlContext, _: str) -> Any:
     """Return the fault plan, a list."""
     return plan(context.emulator.faults, KINDS)
 
 
-@command("PUT", "faults", object, document=Faults, answer=Faults, verb="faults set FILE")
+@command("PUT", "faults", object)
 def _replace(context: ControlContext, document: object) -> Any:
     """Replace the fault plan: its counts and its random numbers start again."""
     replace(context.emulator.faults, faults_from(document))
     return _faults(context, "")
 
 
-@command("POST", "faults", object, document=Fault, answer=Faults, verb="faults add KIND")
+@command("POST", "faults", object)
 def _add(context: ControlContext, document: object) -> Any:
     """Add a fault to the plan; the counts of the others go on."""
     context.emulator.faults.add(*one(faults_from, document))
     return _faults(context, "")
 
 
-@command("DELETE", "faults", answer=Faults, verb="faults clear")
+@command("DELETE", "faults")
 def _empty(context: ControlContext, _: str) -> Any:
     """Clear the fault plan."""
     context.emulator.faults.clear()
@@ -295,20 +268,20 @@ def _plain(fault: Any, kinds: Mapping[str, type[Any]]) -> dict[str, Any]:
     return fields
 
 
-@command("GET", "requests", answer=list[RecordedRequest], verb="requests")
+@command("GET", "requests")
 def _requests(context: ControlContext, _: str) -> Any:
     """List the requests so far, each with its operation and its result."""
     return [json.loads(line) for line in context.emulator.requests.trace().splitlines()]
 
 
-@command("DELETE", "requests", answer=list[RecordedRequest], verb="requests clear")
+@command("DELETE", "requests")
 def _forget(context: ControlContext, _: str) -> Any:
     """Clear the log of requests."""
     context.emulator.requests.clear()
     return []
 
 
-@command("GET", "clock", answer=Clock, verb="clock")
+@command("GET", "clock")
 def _clock(context: ControlContext, _: str) -> Any:
     """Return the emulator's time, and whether it is emulated."""
     clock = context.emulator.clock
@@ -319,7 +292,7 @@ def _clock(context: ControlContext, _: str) -> Any:
     }
 
 
-@command("POST", "clock/advance", _Advance, answer=Clock, verb="advance SECONDS")
+@command("POST", "clock/advance", _Advance)
 async def _advance(context: ControlContext, body: _Advance) -> Any:
     """Advance an emulated clock: seconds, hours."""
     if not isinstance(context.emulator.clock, EmulatedClock):
@@ -330,20 +303,20 @@ async def _advance(context: ControlContext, body: _Advance) -> Any:
     return _clock(context, "")
 
 
-@command("GET", "tasks", answer=list[Task], verb="tasks")
+@command("GET", "tasks")
 def _tasks(context: ControlContext, _: str) -> Any:
     """List the call tasks."""
     return context.emulator.export()["tasks"]
 
 
-@command("GET", "tasks/{id}/may-call", answer=MayCall, verb="may-call ID")
+@command("GET", "tasks/{id}/may-call")
 def _may_call(context: ControlContext, task_id: str) -> Any:
     """Return whether a task may call now (emulator-only)."""
     may_call = context.emulator.may_call(task_id)
     return {"task_id": task_id, "at": context.emulator.clock.now().isoformat(), "may_call": may_call}
 
 
-@command("POST", "outage", _Seconds, answer=Outage, verb="outage begin SECONDS")
+@command("POST", "outage", _Seconds)
 def _outage(context: ControlContext, body: _Seconds) -> Any:
     """Refuse the platform's connections for a time: seconds of the emulator's clock."""
     # Answer first: the outage closes this connection, unless it came through the control port.
@@ -351,7 +324,7 @@ def _outage(context: ControlContext, body: _Seconds) -> Any:
     return DeferredAnswer({"seconds": body.seconds, "control": context.control_url}, close)
 
 
-@command("DELETE", "outage", answer=None, verb="outage end")
+@command("DELETE", "outage")
 async def _end_outage(context: ControlContext, _: str) -> Any:
     """End an outage at once, through the control port."""
     try:
@@ -367,35 +340,35 @@ def _outages(context: ControlContext) -> Outages:
     return context.server
 
 
-@command("POST", "logins", _Login, answer=Login, verb="login ACCOUNT")
+@command("POST", "logins", _Login)
 def _log_in(context: ControlContext, body: _Login) -> Any:
     """Log an account in for the first time: account (emulator-only)."""
     context.emulator.log_in(body.account)
     return attrs.asdict(body)
 
 
-@command("POST", "invitations/confirm", _Waiting, answer=Membership, verb="confirm GROUP_ID ACCOUNT")
+@command("POST", "invitations/confirm", _Waiting)
 def _confirm(context: ControlContext, body: _Waiting) -> Any:
     """Accept an invitation as the invited account: group_id, account (emulator-only)."""
     context.emulator.confirm(body.group_id, body.account)
     return attrs.asdict(body)
 
 
-@command("POST", "invitations/decline", _Waiting, answer=Membership, verb="decline GROUP_ID ACCOUNT")
+@command("POST", "invitations/decline", _Waiting)
 def _decline(context: ControlContext, body: _Waiting) -> Any:
     """Decline an invitation as the invited account: group_id, account (emulator-only)."""
     context.emulator.decline(body.group_id, body.account)
     return attrs.asdict(body)
 
 
-@command("POST", "applications/approve", _Waiting, answer=Membership, verb="approve GROUP_ID ACCOUNT")
+@command("POST", "applications/approve", _Waiting)
 def _approve(context: ControlContext, body: _Waiting) -> Any:
     """Approve a request to join as the group's owner: group_id, account (emulator-only)."""
     context.emulator.approve(body.group_id, body.account)
     return attrs.asdict(body)
 
 
-@command("POST", "applications/reject", _Waiting, answer=Membership, verb="reject GROUP_ID ACCOUNT")
+@command("POST", "applications/reject", _Waiting)
 def _reject(context: ControlContext, body: _Waiting) -> Any:
     """Reject a request to join as the group's owner: group_id, account (emulator-only)."""
     context.emulator.reject(body.group_id, body.account)

@@ -3,58 +3,7 @@
 The described interface has nothing like it. :func:`rbim.emulator.server.serve` serves it, and any ASGI server serves it with
 ``Control(emulator)``. It requires no signature and shows no token. Requests of web pages of other servers are refused. Each
 command but GET needs ``Content-Type: application/json``, also without a body: a browser sends that only with a permission,
-which the emulator never gives.
-
-====== =============================== ======================================================================================
-method path                            what it does
-====== =============================== ======================================================================================
-GET    /_emulator/                     describe the emulator, list the commands, and return the address during an outage
-GET    /_emulator/state                return groups, tasks and accounts, as one document
-PUT    /_emulator/state                replace the state by such a document
-POST   /_emulator/reset                reset everything but the clock to the initial state, and clear requests and deliveries
-GET    /_emulator/faults               return the fault plan, a list
-PUT    /_emulator/faults               replace the fault plan: its counts and its random numbers start again
-POST   /_emulator/faults               add a fault to the plan; the counts of the others go on
-DELETE /_emulator/faults               clear the fault plan
-GET    /_emulator/requests             list the requests so far, each with its operation and its result
-DELETE /_emulator/requests             clear the log of requests
-GET    /_emulator/clock                return the emulator's time, and whether it is emulated
-POST   /_emulator/clock/advance        advance an emulated clock: seconds, hours
-GET    /_emulator/tasks                list the call tasks
-GET    /_emulator/tasks/{id}/may-call  return whether a task may call now (emulator-only)
-POST   /_emulator/outage               refuse the platform's connections for a time: seconds of the emulator's clock
-DELETE /_emulator/outage               end an outage at once, through the control port
-POST   /_emulator/logins               log an account in for the first time: account (emulator-only)
-POST   /_emulator/invitations/confirm  accept an invitation as the invited account: group_id, account (emulator-only)
-POST   /_emulator/invitations/decline  decline an invitation as the invited account: group_id, account (emulator-only)
-POST   /_emulator/applications/approve approve a request to join as the group's owner: group_id, account (emulator-only)
-POST   /_emulator/applications/reject  reject a request to join as the group's owner: group_id, account (emulator-only)
-GET    /_emulator/requests/{number}    return one of the latest requests as it was sent and answered, and as a curl command
-GET    /_emulator/groups               list the newest groups, at most 200, with the number of their members
-GET    /_emulator/groups/{group_id}    return one group with its members, their roles, and who waits to join
-GET    /_emulator/groups/with/{text}   list the newest groups, at most 200, whose id or name contains a text
-GET    /_emulator/accounts             list accounts, at most 200, with their groups and whether they have logged in
-GET    /_emulator/tasks/newest         list the newest call tasks, at most 200, with whether each may call now
-GET    /_emulator/faults/counts        return for each fault how many requests matched it, and how many it happened to
-DELETE /_emulator/faults/{number}      remove one fault, by its number from 1; the counts of the others go on
-GET    /_emulator/copy-faults/counts   return the same of each fault of copies, by messages
-DELETE /_emulator/copy-faults/{number} remove one fault of copies, by its number from 1; the counts of the others go on
-GET    /_emulator/messages             list the latest copied messages, at most 200, each with its attempts
-POST   /_emulator/deliveries/again     deliver a copied message again, as a resend: number (emulator-only)
-GET    /_emulator/copy                 return where messages are copied to
-PUT    /_emulator/copy                 copy messages from now on: url, mode (normal or high-guarantee)
-DELETE /_emulator/copy                 stop copying messages, and drop those that wait
-GET    /_emulator/copy-faults          return the fault plan of copies, a list
-PUT    /_emulator/copy-faults          replace the fault plan of copies
-POST   /_emulator/copy-faults          add a fault to the plan of copies; the counts of the others go on
-DELETE /_emulator/copy-faults          clear the fault plan of copies
-GET    /_emulator/deliveries           list the attempts to deliver copies, each with its result
-DELETE /_emulator/deliveries           clear the log of deliveries
-POST   /_emulator/say                  send a message to another account or to a group: sender, to, text (emulator-only)
-POST   /_emulator/push                 push a message to one account, several, or a group: to, text (emulator-only)
-POST   /_emulator/notify               notify a group without a change of it: group_id, notice (emulator-only)
-GET    /_emulator/openapi.json         return this interface as an OpenAPI 3.1 document
-====== =============================== ======================================================================================
+which the emulator never gives. ``GET /_emulator/`` lists the commands.
 
 A refused request is answered with ``{"error": ...}``: 400 (not JSON, or a wrong field), 403 (a page of another server, or
 another Host), 404 (no such command, or no object of that name), 405 (the command has another method), 409 (not possible in

@@ -6,19 +6,16 @@ All of them are emulator-only: users of the platform talk through their own clie
 from typing import Any
 
 import attrs
-from attrs import field, frozen
+from attrs import frozen
 
 from rbim._support import json
 from rbim._support.local_server import is_loopback_url
 from rbim.callbacks.events.enums import ClientType, MsgType, Notice
-from rbim.emulator.copies.log import DeliveryAttempt
 from rbim.emulator.copies.targets import split_url
-from rbim.emulator.faults.copies import COPY_KINDS, CopyFault, CopyFaults, copy_faults_from
+from rbim.emulator.faults.copies import COPY_KINDS, copy_faults_from
 from rbim.emulator.messaging import Mode
-from rbim.emulator.server.answers import CopyTarget, MessageSent
 from rbim.emulator.server.commands import CommandError, ControlContext, command, one, plan, replace
 from rbim.emulator.server.view_commands import COMMANDS
-from rbim.operations.base import described
 
 __all__ = ["COMMANDS"]  # complete after this module is imported
 
@@ -29,61 +26,61 @@ SHOWN = 200  # characters of a URL in a message
 class _Copy:
     """The target of copies, and the mode."""
 
-    url: str = field(metadata=described("The address of the receiver, http or https."))
-    mode: Mode = field(default="normal", metadata=described("normal (default) or high-guarantee, which sends again."))
+    url: str
+    mode: Mode = "normal"
 
 
 @frozen(kw_only=True)
 class _MessageFields:
     """The optional fields of a message, besides sender and receiver."""
 
-    text: str | None = field(default=None, metadata=described("The text."))
-    msg_type: MsgType | None = field(default=None, metadata=described("The kind of the message (default: TEXT)."))
-    attach: str | None = field(default=None, metadata=described("The address of an attachment."))
-    ext: str | None = field(default=None, metadata=described("The extension field."))
-    at_user: tuple[str, ...] | None = field(default=None, metadata=described("The accounts that are mentioned."))
-    nick: str | None = field(default=None, metadata=described("The sender's nickname."))
-    client_type: ClientType | None = field(default=None, metadata=described("The sender's client."))
-    device_id: str | None = field(default=None, metadata=described("The sender's device."))
-    link_info: str | None = field(default=None, metadata=described("The content of a link message."))
-    antispam: bool | None = field(default=None, metadata=described("Whether the check for black words hit the message."))
+    text: str | None = None
+    msg_type: MsgType | None = None
+    attach: str | None = None
+    ext: str | None = None
+    at_user: tuple[str, ...] | None = None
+    nick: str | None = None
+    client_type: ClientType | None = None
+    device_id: str | None = None
+    link_info: str | None = None
+    antispam: bool | None = None
 
 
 @frozen(kw_only=True)
 class _Say(_MessageFields):
     """A message of an account to another, or in a group."""
 
-    sender: str = field(metadata=described("The account that sends."))
-    to: str = field(metadata=described("An account, or a group of the emulator."))
+    sender: str
+    to: str
 
 
 @frozen(kw_only=True)
 class _Push(_MessageFields):
     """A message that is pushed to one account or several, or to a group."""
 
-    to: str | tuple[str, ...] = field(metadata=described("An account or a group, or a list of accounts."))
-    sender: str | None = field(default=None, metadata=described("The account that sends (default: the administrator)."))
-    save: bool | None = field(default=None, metadata=described("Whether it is stored for accounts that are offline."))
-    apns: bool | None = field(default=None, metadata=described("Whether accounts that are offline are notified of it."))
-    apns_text: str | None = field(default=None, metadata=described("The text of that notification."))
+    to: str | tuple[str, ...]
+    sender: str | None = None
+    save: bool | None = None
+    apns: bool | None = None
+    apns_text: str | None = None
 
 
 @frozen(kw_only=True)
 class _Notify:
     """A notification to the members of a group."""
 
-    group_id: str = field(metadata=described("The group; it need not exist."))
-    notice: Notice = field(metadata=described("The kind of the notification."))
-    members: tuple[str, ...] | None = field(default=None, metadata=described("The accounts that it concerns."))
-    actor: str | None = field(default=None, metadata=described("The account that acts (default: the administrator)."))
-    text: str | None = field(default=None, metadata=described("The text."))
+    group_id: str
+    notice: Notice
+    members: tuple[str, ...] | None = None
+    actor: str | None = None
+    text: str | None = None
 
 
 def _given(body: Any) -> dict[str, Any]:
     return {name: value for name, value in attrs.asdict(body, recurse=False).items() if value is not None}
 
 
-@command("GET", "copy", answer=CopyTarget | None, verb="copy")
+@command("GET", "copy")
 def _copy(context: ControlContext, _: str) -> Any:
     """Return where messages are copied to."""
     destination = context.emulator.copier.dispatch.destination
@@ -93,7 +90,7 @@ def _copy(context: ControlContext, _: str) -> Any:
     return {"url": url, "mode": "high-guarantee" if destination.high else "normal"}
 
 
-@command("PUT", "copy", _Copy, answer=CopyTarget, verb="copy on URL")
+@command("PUT", "copy", _Copy)
 def _copy_to(context: ControlContext, body: _Copy) -> Any:
     """Copy messages from now on: url, mode (normal or high-guarantee)."""
     split_url(body.url)
@@ -111,74 +108,66 @@ def _copy_to(context: ControlContext, body: _Copy) -> Any:
     return _copy(context, "")
 
 
-@command("DELETE", "copy", answer=None, verb="copy off")
+@command("DELETE", "copy")
 def _stop_copying(context: ControlContext, _: str) -> Any:
     """Stop copying messages, and drop those that wait."""
     context.emulator.copy_to(None)
     return None
 
 
-@command("GET", "copy-faults", answer=CopyFaults, verb="copy-faults")
+@command("GET", "copy-faults")
 def _copy_faults(context: ControlContext, _: str) -> Any:
     """Return the fault plan of copies, a list."""
     return plan(context.emulator.copy_faults, COPY_KINDS)
 
 
-@command("PUT", "copy-faults", object, document=CopyFaults, answer=CopyFaults, verb="copy-faults set FILE")
+@command("PUT", "copy-faults", object)
 def _replace_copy_faults(context: ControlContext, document: object) -> Any:
     """Replace the fault plan of copies."""
     replace(context.emulator.copy_faults, copy_faults_from(document))
     return _copy_faults(context, "")
 
 
-@command("POST", "copy-faults", object, document=CopyFault, answer=CopyFaults, verb="copy-faults add KIND")
+@command("POST", "copy-faults", object)
 def _add_copy_fault(context: ControlContext, document: object) -> Any:
     """Add a fault to the plan of copies; the counts of the others go on."""
     context.emulator.copy_faults.add(*one(copy_faults_from, document))
     return _copy_faults(context, "")
 
 
-@command("DELETE", "copy-faults", answer=CopyFaults, verb="copy-faults clear")
+@command("DELETE", "copy-faults")
 def _empty_copy_faults(context: ControlContext, _: str) -> Any:
     """Clear the fault plan of copies."""
     context.emulator.copy_faults.clear()
     return []
 
 
-@command("GET", "deliveries", answer=list[DeliveryAttempt], verb="deliveries")
+@command("GET", "deliveries")
 def _deliveries(context: ControlContext, _: str) -> Any:
     """List the attempts to deliver copies, each with its result."""
     return [json.loads(line) for line in context.emulator.deliveries.trace().splitlines()]
 
 
-@command("DELETE", "deliveries", answer=list[DeliveryAttempt], verb="deliveries clear")
+@command("DELETE", "deliveries")
 def _forget_deliveries(context: ControlContext, _: str) -> Any:
     """Clear the log of deliveries."""
     context.emulator.deliveries.clear()
     return []
 
 
-@command("POST", "say", _Say, answer=MessageSent, verb="say SENDER TO TEXT")
+@command("POST", "say", _Say)
 def _say(context: ControlContext, body: _Say) -> Any:
     """Send a message to another account or to a group: sender, to, text (emulator-only)."""
     return {"message_id": context.emulator.say(**_given(body))}
 
 
-@command("POST", "push", _Push, answer=MessageSent, verb="push TEXT")
+@command("POST", "push", _Push)
 def _push(context: ControlContext, body: _Push) -> Any:
     """Push a message to one account, several, or a group: to, text (emulator-only)."""
     return {"message_id": context.emulator.push(**_given(body))}
 
 
-@command("POST", "notify", _Notify, answer=MessageSent, verb="notify GROUP_ID NOTICE TEXT")
+@command("POST", "notify", _Notify)
 def _notify(context: ControlContext, body: _Notify) -> Any:
     """Notify a group without a change of it: group_id, notice (emulator-only)."""
     return {"message_id": context.emulator.notify(**_given(body))}
-
-
-@command("GET", "openapi.json", answer=dict[str, Any], verb="openapi")
-def _openapi(context: ControlContext, _: str) -> Any:  # noqa: ARG001  # it describes every emulator
-    """Return this interface as an OpenAPI 3.1 document."""
-    from rbim.emulator.server.openapi import openapi
-
-    return openapi(COMMANDS, "/")

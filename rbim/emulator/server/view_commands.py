@@ -5,32 +5,24 @@ The page in the browser is made of them. Lists are bounded, so that they cost li
 
 from __future__ import annotations
 
+import shlex
 from base64 import b64encode
 from collections import Counter
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
 
-from attrs import field, frozen
+from attrs import frozen
 
 from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.platform.rules import DependsOnDialect
 from rbim.emulator.server.commands import COMMANDS, CommandError, ControlContext, command
-from rbim.emulator.server.curl import as_curl
-from rbim.emulator.server.view_answers import (
-    AccountList,
-    DeliveredAgain,
-    FaultCounts,
-    GroupList,
-    MessageList,
-    ShownGroup,
-    ShownRequest,
-    TaskList,
-)
 from rbim.errors import InvalidRequest
-from rbim.operations.base import described
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from datetime import tzinfo
 
     from rbim.emulator.copies.log import DeliveryAttempt
     from rbim.emulator.exchanges import Exchange
@@ -46,6 +38,8 @@ ATTEMPTS = 1000  # latest attempts among which messages are looked for
 MASK = "•••"
 """What stands in the place of a secret."""
 
+SHANGHAI = 8 * 3600  # seconds ahead of UTC, without summer time
+_PLAIN = frozenset("\n\t")
 ANSWERLESS = ("refuse", "reset_before", "reset_after")
 
 
@@ -53,10 +47,10 @@ ANSWERLESS = ("refuse", "reset_before", "reset_after")
 class _Number:
     """The number of a message."""
 
-    number: int = field(metadata=described("The number of the message, as in the list of messages."))
+    number: int
 
 
-@command("GET", "requests/{number}", answer=ShownRequest, verb="requests show NUMBER")
+@command("GET", "requests/{number}")
 def _request(context: ControlContext, number: str) -> Any:
     """Return one of the latest requests as it was sent and answered, and as a curl command."""
     log = context.emulator.requests
@@ -150,17 +144,73 @@ def _hidden(value: Any, secret: str) -> Any:  # JSON
     return value
 
 
+# A request as a command for a shell: it signs itself, with the variables that `rbim emulator` prints.
+
+
+def as_curl(  # noqa: PLR0913  # the parts of a request
+    path: str, body: bytes, *, app_id: str, method: str = "POST", emulated: bool = False, zone: tzinfo
+) -> str:
+    """Return the command. The token is that of ``RBIM_APP_TOKEN``, the time the emulator's if it is ``emulated``."""
+    segments = ["$RBIM_APP_ID" if segment == app_id else quote(segment, safe="~") for segment in path.lstrip("/").split("/")]
+    address = f'"$RBIM_BASE_URL/{"/".join(segments)}?sig=$sig"'
+    verb = "" if method == "POST" else f" -X {shlex.quote(method)}"
+    lines = [
+        f"stamp=$(TZ={_zone(zone)} date {_moment(emulated=emulated)}+%Y%m%d%H%M%S)",
+        "sig=$(printf %s \"$RBIM_APP_ID$RBIM_APP_TOKEN$stamp\" | md5sum | cut -d' ' -f1 | tr a-z A-Z)",
+        f"{_source(body)}curl -sS{verb} {address} \\",
+        '    -H "Authorization: $(printf %s "$RBIM_APP_ID:$stamp" | base64 -w0)" \\',
+        f"    -H 'Content-Type: application/json;charset=utf-8' {_data(body)}",
+    ]
+    return "\n".join(lines)
+
+
+def _moment(*, emulated: bool) -> str:
+    clock = '$(curl -sS "$RBIM_BASE_URL/_emulator/clock" | sed \'s/.*"now":"\\([^"]*\\)".*/\\1/\')'
+    return f'-d "{clock}" ' if emulated else ""
+
+
+def _zone(zone: tzinfo) -> str:
+    """Return a zone as a shell's ``TZ`` names it. A fixed offset has the opposite sign there."""
+    name = getattr(zone, "key", None)
+    if name is not None:
+        return shlex.quote(name)
+    offset = zone.utcoffset(datetime(2026, 1, 1))  # noqa: DTZ001  # of the zone's own time
+    seconds = 0 if offset is None else int(offset.total_seconds())
+    if seconds == SHANGHAI:
+        return "Asia/Shanghai"
+    hours, minutes = divmod(abs(seconds) // 60, 60)
+    return f"'<zone>{'-' if seconds >= 0 else ''}{hours}:{minutes:02}'"
+
+
+def _text(body: bytes) -> str | None:
+    """Return a body that a shell can hold in quotes, or None."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if all(each.isprintable() or each in _PLAIN for each in text) else None
+
+
+def _source(body: bytes) -> str:
+    return "" if _text(body) is not None else f"printf %s {b64encode(body).decode()} | base64 -d | "
+
+
+def _data(body: bytes) -> str:
+    text = _text(body)
+    return "--data-binary @-" if text is None else f"--data-raw {shlex.quote(text)}"
+
+
 # Groups and accounts.
 
 
-@command("GET", "groups", answer=GroupList, verb="groups")
+@command("GET", "groups")
 def _groups(context: ControlContext, _: str) -> Any:
     """List the newest groups, at most 200, with the number of their members."""
     groups = context.emulator.state.groups
     return {"total": len(groups), "groups": [_summary(each) for each in islice(reversed(groups.values()), MOST)]}
 
 
-@command("GET", "groups/{group_id}", answer=ShownGroup, verb="groups show GROUP_ID")
+@command("GET", "groups/{group_id}")
 def _group(context: ControlContext, group_id: str) -> Any:
     """Return one group with its members, their roles, and who waits to join."""
     group = context.emulator.state.groups.get(group_id)
@@ -176,7 +226,7 @@ def _group(context: ControlContext, group_id: str) -> Any:
     }
 
 
-@command("GET", "groups/with/{text}", answer=GroupList, verb="groups find TEXT")
+@command("GET", "groups/with/{text}")
 def _groups_with(context: ControlContext, text: str) -> Any:
     """List the newest groups, at most 200, whose id or name contains a text."""
     wanted = text.strip().casefold()  # a browser cannot send ".." without a space
@@ -200,7 +250,7 @@ def _summary(group: Group) -> dict[str, Any]:
     }
 
 
-@command("GET", "accounts", answer=AccountList, verb="accounts")
+@command("GET", "accounts")
 def _accounts(context: ControlContext, _: str) -> Any:
     """List accounts, at most 200, with their groups and whether they have logged in."""
     state = context.emulator.state
@@ -218,7 +268,7 @@ def _accounts(context: ControlContext, _: str) -> Any:
     }
 
 
-@command("GET", "tasks/newest", answer=TaskList, verb="tasks newest")
+@command("GET", "tasks/newest")
 def _newest_tasks(context: ControlContext, _: str) -> Any:
     """List the newest call tasks, at most 200, with whether each may call now."""
     tasks = context.emulator.state.tasks
@@ -249,26 +299,26 @@ def _task(context: ControlContext, task: Task) -> dict[str, Any]:
 # Single faults.
 
 
-@command("GET", "faults/counts", answer=list[FaultCounts], verb="faults counts")
+@command("GET", "faults/counts")
 def _fault_counts(context: ControlContext, _: str) -> Any:
     """Return for each fault how many requests matched it, and how many it happened to."""
     return _counts(context.emulator.faults.counts)
 
 
-@command("DELETE", "faults/{number}", answer=list[FaultCounts], verb="faults remove NUMBER")
+@command("DELETE", "faults/{number}")
 def _remove_fault(context: ControlContext, number: str) -> Any:
     """Remove one fault, by its number from 1; the counts of the others go on."""
     context.emulator.faults.remove(_number(number))
     return _fault_counts(context, "")
 
 
-@command("GET", "copy-faults/counts", answer=list[FaultCounts], verb="copy-faults counts")
+@command("GET", "copy-faults/counts")
 def _copy_fault_counts(context: ControlContext, _: str) -> Any:
     """Return the same of each fault of copies, by messages."""
     return _counts(context.emulator.copy_faults.counts)
 
 
-@command("DELETE", "copy-faults/{number}", answer=list[FaultCounts], verb="copy-faults remove NUMBER")
+@command("DELETE", "copy-faults/{number}")
 def _remove_copy_fault(context: ControlContext, number: str) -> Any:
     """Remove one fault of copies, by its number from 1; the counts of the others go on."""
     context.emulator.copy_faults.remove(_number(number))
@@ -288,7 +338,7 @@ def _number(text: str) -> int:
 # Message copies.
 
 
-@command("GET", "messages", answer=MessageList, verb="messages")
+@command("GET", "messages")
 def _messages(context: ControlContext, _: str) -> Any:
     """List the latest copied messages, at most 200, each with its attempts."""
     dispatch = context.emulator.copier.dispatch
@@ -329,7 +379,7 @@ def _attempt(attempt: DeliveryAttempt, *, own: bool) -> dict[str, Any]:
     }
 
 
-@command("POST", "deliveries/again", _Number, answer=DeliveredAgain, verb="deliveries again NUMBER")
+@command("POST", "deliveries/again", _Number)
 def _send_again(context: ControlContext, body: _Number) -> Any:
     """Deliver a copied message again, as a resend: number (emulator-only)."""
     if context.emulator.copier.dispatch.destination is None:

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from helpers.asgi_calls import asgi
-from helpers.openapi import judge
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.server.control import Control
 
@@ -27,9 +26,7 @@ def control_of():
             start, sent = await asgi(app, method, f"/_emulator/{path}", body)
             call.headers = {name.decode(): value.decode() for name, value in start["headers"]}
             assert call.headers["content-type"] == "application/json;charset=utf-8"
-            document = json.loads(sent["body"])
-            judge(method, f"/_emulator/{path}", start["status"], document)  # nothing that its OpenAPI document does not list
-            return start["status"], document
+            return start["status"], json.loads(sent["body"])
 
         return call
 

@@ -57,9 +57,8 @@ def in_tables():
 
 
 def test_the_docs_have_the_very_commands_that_there_are():
-    assert rows_of(control.__doc__, r"^([A-Z]+) +(/_emulator/\S*) +(.*)$") == in_tables()
     page = (DOCS / "emulator.md").read_text(encoding="utf-8")
-    assert rows_of(page, r"^\| `([A-Z]+) (/_emulator/\S*)` \| (.*) \|$") == in_tables()
+    assert rows_of(page, r"^\| `([A-Z]+) (/_emulator/\S*)` \| .*\| (.*) \|$") == in_tables()
 
 
 async def test_state_is_told_and_taken_back(emulator, call, control_of):

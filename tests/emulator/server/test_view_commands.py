@@ -18,9 +18,8 @@ from rbim.emulator.exchanges import FEW, KEPT, LONGEST
 from rbim.emulator.faults.copies import CopyFault, Duplicate, Stale
 from rbim.emulator.faults.requests import Fault, Latency, ResetBefore, Status
 from rbim.emulator.server.control import Control
-from rbim.emulator.server.curl import as_curl
 from rbim.emulator.server.server import serve
-from rbim.emulator.server.view_commands import MASK
+from rbim.emulator.server.view_commands import MASK, as_curl
 
 
 @pytest.fixture

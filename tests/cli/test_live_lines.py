@@ -23,7 +23,7 @@ from attrs import evolve
 from rich.cells import cell_len
 
 from helpers.rawclient import ask, connected, http, signed
-from rbim.cli.emulator.live_lines import LINES, WAITING, LiveLines, live_lines
+from rbim.cli.live_lines import LINES, WAITING, LiveLines, live_lines
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.asgi import RECORD
 from rbim.emulator.copies.log import DeliveryAttempt

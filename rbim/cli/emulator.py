@@ -1,4 +1,4 @@
-"""``rbim emulator`` without a command: the emulated platform as a server. Heavy imports happen when it is called."""
+"""``rbim emulator``: the emulated platform as a server. Heavy imports happen when it is called."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rbim.emulator.emulator import Emulator
     from rbim.emulator.server.server import Server
 
-__all__ = ["serve", "write_state"]
+__all__ = ["serve"]
 
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
@@ -97,7 +97,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     """
     require("server", "uvicorn")
     from rbim.cli.context import configuration
-    from rbim.cli.emulator.live_lines import live_lines
+    from rbim.cli.live_lines import live_lines
     from rbim.emulator.clock import EmulatedClock
     from rbim.emulator.emulator import Emulator
     from rbim.emulator.server.server import run
@@ -111,7 +111,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
 
     def ended() -> None:
         if state is not None:
-            codes.append(write_state(box.export(), state))
+            codes.append(_write_state(box.export(), state))
 
     try:
         config = configuration()
@@ -190,7 +190,7 @@ def _document(path: Path) -> Any:  # JSON
         raise InvalidRequest(str(error)) from None
 
 
-def write_state(document: Any, path: Path) -> Exit:  # JSON
+def _write_state(document: Any, path: Path) -> Exit:  # JSON
     """Write a state atomically: an existing file is replaced as a whole or not at all."""
     try:
         with replace_private(path) as stream:
@@ -213,7 +213,6 @@ def _dialect_variables(dialect: Dialect) -> Iterator[tuple[str, str]]:
 
 def _print_address(server: Server) -> None:
     """Print the base URL, then lines that a shell can evaluate."""
-    from rbim.cli.emulator.link import URL_VARIABLE
     from rbim.emulator.server.commands import ABOUT, PREFIX
 
     credentials = server.emulator.credentials
@@ -229,7 +228,7 @@ def _print_address(server: Server) -> None:
             f"export RBIM_APP_TOKEN={credentials.app_token.reveal()}",
         ]
     lines += [f"export {name}={shlex.quote(text)}" for name, text in _dialect_variables(server.emulator.dialect)]
-    lines.append(f"export {URL_VARIABLE}={str(server.control_url).removesuffix(PREFIX)}")
+    lines.append(f"export RBIM_EMULATOR_URL={str(server.control_url).removesuffix(PREFIX)}")
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
 
