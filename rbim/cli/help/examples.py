@@ -199,7 +199,7 @@ EXAMPLES = {
     "emulator push": ("rbim emulator push hello --to 1001 1002",),
     "emulator notify": ("rbim emulator notify g80000049837291 TEAM_MEMBER_UPDATE",),
     "emulator openapi": ("rbim emulator openapi",),
-    "demo": ("rbim demo", "rbim demo --json", "rbim demo --machines"),
+    "demo": ("rbim demo", "rbim demo --json"),
     "completion": ('eval "$(rbim completion bash)"', "rbim completion zsh --install"),
 }
 """Lines for a shell, by command, except for the commands of operations."""
