@@ -24,7 +24,6 @@ from rbim.jetstream.connection import answered
 from rbim.jetstream.letters import Letters, publish
 from rbim.jetstream.messages import OURS, Subjects, headers_of, message_id, stored
 from rbim.jetstream.nats_py import NotFoundError, parts
-from rbim.jetstream.observers import carried
 from rbim.jetstream.ownership import Tally
 from rbim.jetstream.settings import NatsSettings, addresses, checked_name
 from rbim.jetstream.streams import Streams
@@ -52,6 +51,8 @@ logger = getLogger("rbim.jetstream")
 HOURS = 3600.0  # seconds
 MOST_PARTITIONS = 1024
 SLOW = 1.0  # seconds without an answer after which a cancelled request counts as unanswered
+MOST_HEADERS = 8  # that ``inject`` adds to an event
+LONGEST_HEADER = 2048  # characters
 
 
 def _settings(given: NatsSettings | None) -> NatsSettings:
@@ -70,6 +71,11 @@ def _replicas(_: object, attribute: attrs.Attribute[Any], value: object) -> None
 def _few(_: object, attribute: attrs.Attribute[Any], value: int) -> None:
     if value > MOST_PARTITIONS:
         raise InvalidRequest(f"{attribute.name}: at most {MOST_PARTITIONS}, not {value}", field=attribute.name)
+
+
+def _fits(header: object) -> bool:
+    """Return whether a message can have a header with this name or value."""
+    return isinstance(header, str) and 0 < len(header) <= LONGEST_HEADER and header.isascii() and header.isprintable()
 
 
 @define(eq=False, on_setattr=setters.frozen)
@@ -215,7 +221,8 @@ class JetStreamInbox:
             self.inject(headers)
         except Exception:  # an event is never lost because of it
             logger.exception("the headers of an event could not be made")
-        return {name: value for name, value in carried(headers).items() if not name.startswith(OURS)}
+        fitting = [(name, value) for name, value in headers.items() if _fits(name) and _fits(value) and ":" not in name]
+        return {name: value for name, value in fitting[:MOST_HEADERS] if not name.startswith(OURS)}
 
     async def _body(self, sequence: int) -> bytes | None:
         """Return the body of a message, or None if it was deleted."""

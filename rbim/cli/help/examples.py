@@ -30,10 +30,6 @@ EXAMPLES = {
         "rbim remove leavers.csv --dry-run",
         "rbim remove leavers.csv --rate 50/s --yes",
     ),
-    "worker": (
-        "rbim worker --via nats://h1,h2,h3/bulk --rate 50/s",
-        "rbim worker --via nats://127.0.0.1:4222/bulk --concurrency 10",
-    ),
     "job": ("rbim job list", "rbim job status members.csv.invite.journal", "rbim job resume members.csv.invite.journal"),
     "job list": ("rbim job list", "rbim job list jobs --json"),
     "job status": ("rbim job status members.csv.invite.journal", "rbim job status members.csv.invite.journal --json"),
@@ -105,7 +101,7 @@ EXAMPLES = {
     "doctor": (
         "rbim doctor",
         "rbim doctor --profile production --json",
-        "rbim doctor --via nats://h1,h2,h3/bulk",
+        "rbim doctor --via nats://h1,h2,h3/copies",
     ),
     "config": ("rbim config show", "rbim config path"),
     "config show": ("rbim config show", "rbim config show --profile production --json"),
