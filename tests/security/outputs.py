@@ -324,15 +324,7 @@ def _work(world):
         yield file.read_bytes()
 
 
-@output("command worker")
-def _worker(world):
-    """No server answers; and an address with a password."""
-    yield process("worker", "--via", "nats://127.0.0.1:1/b", "--debug", values=world.environment)
-    with environment(world.environment):
-        yield command("--debug", "worker", "--via", f"nats://u:{SECRETS['password in the base URL']}@127.0.0.1:1/b")
-
-
-@output("command worker, with credentials for the servers")
+@output("command callback status, with credentials for the servers")
 def _logs_in(world):
     """Files that log in, files that do not, and files that are none; with all that is logged."""
     servers, right = world.guarded_servers
@@ -345,21 +337,14 @@ def _logs_in(world):
     location = f"{servers.urls[0]}/guarded"
     for file in (right, wrong, broken):
         values = world.environment | {"RBIM_NATS_CREDS_FILE": str(file)}
-        yield process("worker", "--via", location, "--debug", values=values)
+        yield process("callback", "status", location, "--debug", values=values)
         if file != broken:  # each takes long to give up
             with all_logs() as lines, environment(values):
                 yield command("--debug", "callback", "status", location)
             yield "\n".join(lines)
-    yield process("invite", _members(world), "--via", location, "--plain", "--debug", values=values)
     for file in servers.folder.rglob("*"):
         if file.is_file() and file != right and file.suffix != ".conf":
             yield file.read_bytes()
-
-
-def _members(world):
-    source = world.path("members.csv")
-    source.write_text(ROWS)
-    return source
 
 
 @output("servers")
@@ -719,12 +704,7 @@ def _rejected(_):
     raise AssertionError("no error")
 
 
-def _not_taken(_):
-    return errors.NotTaken("no worker took it")
-
-
 _OTHERS = {
-    errors.NotTaken: _not_taken,
     errors.ClientClosed: _closed,
     errors.InvalidRequest: _invalid,
     errors.CallbackRejected: _rejected,

@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from rbim.cli.context import configuration
-from rbim.cli.extras import require
+from rbim.cli.context import configuration, nats_settings
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from rbim.callbacks.inbox.sqlite import SqliteInbox
-    from rbim.config.config import Config
     from rbim.jetstream.inbox import JetStreamInbox
-    from rbim.jetstream.settings import NatsSettings
 
-__all__ = ["existing_on_servers", "inbox_of", "is_on_servers", "nats_settings"]
+__all__ = ["existing_on_servers", "inbox_of", "is_on_servers"]
 
 MANY_SERVERS, COPIES = 3, 3
 
@@ -25,19 +22,6 @@ MANY_SERVERS, COPIES = 3, 3
 def is_on_servers(inbox: str) -> bool:
     """Return whether a text is a location such as ``nats://h1,h2,h3/copies``, and not the path of a file."""
     return inbox.startswith(("nats://", "tls://"))
-
-
-def nats_settings(config: Config) -> NatsSettings:
-    """Return how to log in to NATS servers. Raises InvalidRequest, and MissingExtra without the extra."""
-    require("nats", "nats")
-    from rbim.jetstream.settings import NatsSettings
-
-    return NatsSettings(
-        credentials_file=config["nats_creds_file"],
-        ca_file=config["nats_ca_file"],
-        cert_file=config["nats_cert_file"],
-        key_file=config["nats_key_file"],
-    )
 
 
 async def existing_on_servers(inbox: str) -> JetStreamInbox | None:

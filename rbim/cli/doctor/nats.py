@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from rbim.cli.callback.inboxes import nats_settings
+from rbim.cli.context import nats_settings
 from rbim.cli.doctor.check import Check, State
 from rbim.cli.extras import MissingExtra
 from rbim.errors import InvalidRequest
