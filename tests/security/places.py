@@ -129,7 +129,7 @@ MESSAGES = {
         "inbox, replayed events",
         "inbox, dead letters",
     ),
-    "jetstream/publisher.py: Publisher.put: publish": ("inbox, records"),
+    "jetstream/publisher.py: Publisher.put: publish": ("inbox, records",),
     "jetstream/ownership.py: Ownership._say: publish": ("inbox, owners",),
     "jetstream/letters.py: Letters._subjects: request": ("commands of the servers",),
     "jetstream/reader.py: Reader._ask: publish": ("commands of the servers",),

@@ -80,17 +80,16 @@ class JobFacts(NamedTuple):
 
 
 def facts_in(connection: sqlite3.Connection | Database) -> JobFacts | None:
-    """Return the facts of the job, or None if there is none; of journals of every version."""
+    """Return the facts of the job, or None if there is none."""
     cursor = connection.execute("SELECT * FROM job")
     row = cursor.fetchone()
     if row is None:
         return None
     values = dict(zip((name for name, *_ in cursor.description), row, strict=True))
     return JobFacts(
-        **{name: values[name] for name in ("operation", "chunk", "created", "loaded")},
+        **{name: values[name] for name in ("operation", "chunk", "created", "loaded", "erased")},
         **{name: json.loads(values[name]) for name in ("options", "settings", "source")},
         input=Loaded(**{name: values[name] for name in Loaded._fields}),
-        erased=values.get("erased"),
     )
 
 

@@ -151,8 +151,8 @@ ERASING = 0.0
 JOURNAL = FileKind(
     name="a job's journal",
     mark=b"rbjb",
-    schema=((), (), STATEMENTS),
-    oldest=3,
+    schema=((), (), (), (), STATEMENTS),
+    oldest=5,
     cache=4_000,
 )
-"""The file of a job. Versions 1 and 2 had a row for each account; they are refused."""
+"""The file of a job. Earlier versions are refused."""
