@@ -9,6 +9,7 @@ from contextvars import Context
 
 import nats as nats_py
 import pytest
+from opentelemetry import baggage, context, propagate
 
 from helpers.credentials import CREDENTIALS, TOKEN
 from helpers.deliveries import delivery
@@ -18,6 +19,7 @@ from helpers.waiting import until
 from rbim.callbacks import Receiver, Router, Worker
 from rbim.callbacks.observers import Observers
 from rbim.jetstream import JetStreamInbox
+from rbim.otel import OtelObserver
 from rbim.otel.levels import InboxReading
 
 PATIENCE = 30.0
@@ -175,6 +177,18 @@ async def test_a_handler_on_another_machine_is_linked_to_the_delivery_of_its_eve
     assert linked.parent is None
     assert linked.attributes["rbim.key"] == delivered.attributes["rbim.key"]
     assert TOKEN not in f"{passed} {await kept_on(nats, name)} {near.text()} {far.text()}"
+
+
+def test_only_the_context_of_the_trace_travels_unless_another_propagator_is_given(near):
+    more = OtelObserver(near.tracer_provider, near.meter_provider, propagator=propagate.get_global_textmap())
+    token = context.attach(baggage.set_baggage("customer", "7"))
+    usual, all_of_it = {}, {}
+    with near.tracer.start_as_current_span("mine"):
+        near.observer.inject(usual)
+        more.inject(all_of_it)
+    context.detach(token)
+    assert usual.keys() == {"traceparent"}
+    assert all_of_it == {**usual, "baggage": "customer=7"}
 
 
 async def test_an_event_is_accepted_if_its_headers_cannot_be_made(nats, name):
