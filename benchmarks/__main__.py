@@ -30,7 +30,6 @@ PARTS = (
     "callbacks",
     "handlers",
     "jetstream",
-    "jetstream_operations",
     "import_time",
     "memory",
     "tenants",

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
         NotFound as NotFound,
         NotMember as NotMember,
         NotSent as NotSent,
-        NotTaken as NotTaken,
         Outcome as Outcome,
         ProtocolError as ProtocolError,
         RbimError as RbimError,
@@ -73,7 +72,6 @@ if TYPE_CHECKING:
         Weekday as Weekday,
         default_no_call_policies as default_no_call_policies,
     )
-    from rbim.operations.carrier import Carried as Carried, Carrier as Carrier
     from rbim.operations.fails import Fail as Fail
     from rbim.operations.groups import (
         Created as Created,

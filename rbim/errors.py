@@ -6,7 +6,6 @@
     ├── InvalidRequest (also ValueError)    rejected by rbim before anything was sent
     ├── TransportError                      no answer, or an incomplete one
     │   ├── NotSent                         the request cannot have reached the platform
-    │   │   └── NotTaken                    no worker took it, and it was withdrawn
     │   ├── Unanswered                      bytes were sent, no complete answer came back
     │   └── AnswerTooLarge                  the answer exceeds the size limit
     ├── ProtocolError                       the answer cannot be read
@@ -49,7 +48,6 @@ __all__ = [
     "NotFound",
     "NotMember",
     "NotSent",
-    "NotTaken",
     "Outcome",
     "ProtocolError",
     "RbimError",
@@ -155,10 +153,6 @@ class NotSent(TransportError):
     """No connection was made (DNS, refused, TLS, connect timeout): the platform cannot have seen the request."""
 
     outcome = Outcome.NOT_SENT
-
-
-class NotTaken(NotSent):
-    """No worker took the operation from its queue, and it was withdrawn: none will send it."""
 
 
 class Unanswered(TransportError):

@@ -110,7 +110,6 @@ DEFAULTS = {
     "InvalidRequest": "not sent",
     "TransportError": "unknown",
     "NotSent": "not sent",
-    "NotTaken": "not sent",
     "Unanswered": "unknown",
     "AnswerTooLarge": "unknown",
     "ProtocolError": "unknown",
@@ -180,7 +179,6 @@ MADE = [
     errors.ClientClosed("closed"),
     errors.CallbackRejected("no"),
     errors.TransportError("lost"),
-    errors.NotTaken("m"),
     OfOnesOwn("a", "b", third={"x": 1}),
     RbimError(),
 ]

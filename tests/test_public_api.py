@@ -27,7 +27,6 @@ PATHS = [
         "rbim.operations",
         "rbim.errors",
         "rbim.wire.codec",
-        "rbim.wire.portable",
         "rbim.config",
         "rbim.bulk",
         "rbim.callbacks",

@@ -56,7 +56,6 @@ TABLES = {
     "events that wait": ("callbacks", "An inbox"),
     "deliveries on three servers": ("jetstream", "Deliveries per second: three"),
     "deliveries on one server": ("jetstream", "Deliveries per second: one"),
-    "operations on three servers": ("jetstream_operations", "Operations per second: three"),
 }
 """The part and the beginning of the title of each table, by its region."""
 

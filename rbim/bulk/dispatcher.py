@@ -18,7 +18,6 @@ coordination between tasks.
 #   PLANNED -> OPEN               it is marked, and the run ended before its outcome was recorded
 #   PLANNED -> (removed)          it is not marked at the end of the run
 #   OPEN    -> UNKNOWN            by the next run's `recover`, or it is sent again
-#   OPEN    -> (any)              a carrier still knows what became of it: the next run recalls it
 # A request to be sent again is marked `todo` unless the intent of the resend, a new request, is recorded.
 #
 # An account (AccountState):
@@ -44,21 +43,20 @@ from attrs import evolve
 
 from rbim._support.task_errors import is_being_cancelled
 from rbim.bulk.chunk_queue import ChunkQueue
-from rbim.bulk.failure_policy import Decision, Signal, Step, failed, judge, left_open
+from rbim.bulk.failure_policy import Decision, Signal, Step, failed, judge
 from rbim.bulk.journal.journal import Ended
 from rbim.bulk.states import RequestState
 from rbim.bulk.stop_rules import StopRules
 from rbim.bulk.work import ALL_DONE, FailureReason, Settlement
-from rbim.client.senders import RecalledRequest, in_background, prepare
-from rbim.errors import InvalidRequest, Outcome, RbimError
-from rbim.operations.carrier import Carrier
+from rbim.client.senders import in_background, prepare
+from rbim.errors import InvalidRequest, RbimError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from anyio.abc import TaskGroup
 
-    from rbim.bulk.journal.journal import Begun, Journal
+    from rbim.bulk.journal.journal import Journal
     from rbim.bulk.pace.controller import PaceController
     from rbim.bulk.progress import Phase, RunCounts
     from rbim.bulk.settings import JobSettings
@@ -96,11 +94,7 @@ class _Worker:
 
 
 class Dispatcher:
-    """The sending loop of one run, from its first request to its end.
-
-    ``limit``: accounts to be sent at most. ``job``: the job's id; with the number of a request it is the key by which a
-    carrier knows the request. ``begun``: the requests of an ended run to be recalled.
-    """
+    """The sending loop of one run, from its first request to its end. ``limit``: accounts to be sent at most."""
 
     def __init__(  # noqa: PLR0913  # the parts of a run, by keyword
         self,
@@ -114,8 +108,6 @@ class Dispatcher:
         settings: JobSettings,
         clock: Clock,
         limit: int | None = None,
-        job: str = "",
-        begun: Sequence[Begun] = (),
     ) -> None:
         self._work = work
         self._sender = in_background(sender)
@@ -126,9 +118,6 @@ class Dispatcher:
         self._settings = settings
         self._clock = clock
         self._limit = limit
-        self._job = job
-        self._begun = begun
-        self._carrier = sender if isinstance(sender, Carrier) else None
         self._rules = StopRules(
             limit=settings.failure_limit,
             patience=settings.patience,
@@ -159,22 +148,16 @@ class Dispatcher:
 
     @property
     def phase(self) -> Phase:
-        """``running``, ``halted`` (the platform wants a pause, an outage, no workers) or ``draining`` (the run ends)."""
+        """``running``, ``halted`` (the platform wants a pause, or an outage) or ``draining`` (the run ends)."""
         if self._end_reason:
             return "draining"
-        if self._trouble:
-            return "halted"
         running = self._pace.state(self._clock.monotonic()) == "running" and not self._rules.is_unreachable
         return "running" if running else "halted"
 
     @property
     def cause(self) -> str:
-        """The trouble of the carrier, or the last failure of a request since accounts were settled, as text."""
-        return self._trouble or self._rules.cause
-
-    @property
-    def _trouble(self) -> str:
-        return "" if self._carrier is None else self._carrier.trouble
+        """The last failure of a request since accounts were settled, as text."""
+        return self._rules.cause
 
     def stop(self, reason: str = "stopped") -> None:
         """Send nothing more; the run ends when the requests in flight have ended."""
@@ -194,7 +177,6 @@ class Dispatcher:
             async with anyio.create_task_group() as tasks:
                 for keeping in (self._keep_planned, self._keep_sampling, self._keep_settling):
                     tasks.start_soon(self._stop_on_error, keeping)
-                self._recall_begun(tasks)
                 await self._dispatch(tasks)
                 while self._workers:
                     await self._wait_for_change(None)
@@ -329,7 +311,7 @@ class Dispatcher:
         while True:
             await self._clock.sleep(SAMPLE_INTERVAL)
             self._sample()
-            if (reason := self._rules.tick(self._clock.monotonic(), trouble=bool(self._trouble))) is not None:
+            if (reason := self._rules.tick(self._clock.monotonic())) is not None:
                 self.stop(reason)
 
     def _sample(self) -> None:
@@ -374,8 +356,7 @@ class Dispatcher:
                 failure, decision = chunk.invalid, self._judge(chunk, chunk.invalid)
             else:
                 self._queue.block(chunk.group)
-                leaves, key = partial(self._leaves, chunk), self._key(chunk)
-                sending = prepare(self._sender, chunk.operation, leaves, carrier=self._carrier, key=key)
+                sending = prepare(self._sender, chunk.operation, partial(self._leaves, chunk))
                 try:
                     answer = await sending.send()
                     decision = self._answered(chunk, answer)
@@ -395,53 +376,9 @@ class Dispatcher:
                 self._queue.release(chunk.group, now)
                 self._pace.withdrawn(chunk.operation, now, left=False)
         elapsed = 0.0 if chunk.left is None else now - chunk.left
-        latency = elapsed if sending is None or sending.latency is None else sending.latency
         if chunk.left is not None:
-            self._update_pace(chunk, decision, now, latency)
-        await self._settle(chunk, decision, elapsed, latency)
-        if decision.step is Step.STOP and failure is not None:
-            raise failure
-
-    def _key(self, chunk: Chunk) -> str:
-        return f"{self._job}.{chunk.number}"
-
-    def _recall_begun(self, tasks: TaskGroup) -> None:
-        """Ask for the requests that an ended run has begun; they take places like those that are sent."""
-        if self._carrier is None:
-            return
-        now = self._clock.monotonic()
-        for begun in self._begun:
-            begun.chunk.left = now
-            worker = _Worker(begun.chunk)
-            self._workers.add(worker)
-            self._under_way.add(begun.chunk.id)
-            tasks.start_soon(self._recall, self._carrier, worker, begun)
-
-    async def _recall(self, carrier: Carrier, worker: _Worker, begun: Begun) -> None:
-        try:
-            await self._stop_on_error(partial(self._ask_for, carrier, begun))
-        finally:
-            self._workers.discard(worker)
-            self._notify()
-
-    async def _ask_for(self, carrier: Carrier, begun: Begun) -> None:
-        """Settle a request of an ended run by what the carrier knows of it. It says nothing of the present pace."""
-        chunk = begun.chunk
-        failure: RbimError | None = None
-        self._counts.change_in_flight(1, self._clock.monotonic())
-        try:
-            operation = self._work.make(chunk)
-            chunk.operation = operation
-            recalled = RecalledRequest(carrier, operation, self._key(chunk))
-            decision = self._answered(chunk, await recalled.send())
-        except RbimError as error:
-            failure = error
-            unknown = error.outcome is Outcome.UNKNOWN or chunk.operation is None
-            decision = left_open(error, again=begun.again) if unknown else self._judge(chunk, error)
-        finally:
-            self._counts.change_in_flight(-1, self._clock.monotonic())
-        elapsed = 0.0 if chunk.begun is None else max(0.0, self._clock.now().timestamp() - chunk.begun)
-        await self._settle(chunk, decision, elapsed, 0.0)
+            self._update_pace(chunk, decision, now, elapsed)
+        await self._settle(chunk, decision, elapsed)
         if decision.step is Step.STOP and failure is not None:
             raise failure
 
@@ -484,15 +421,12 @@ class Dispatcher:
         else:
             pace.withdrawn(op, now, left=True)
 
-    async def _settle(self, chunk: Chunk, decision: Decision, elapsed: float, latency: float) -> None:
-        """Record and count the outcome; schedule the resend or the halves, if any.
-
-        ``elapsed``: seconds since it left. ``latency``: those of them that the platform took.
-        """
+    async def _settle(self, chunk: Chunk, decision: Decision, elapsed: float) -> None:
+        """Record and count the outcome; schedule the resend or the halves, if any."""
         settlement = decision.settlement
         throttled = decision.signal is Signal.THROTTLED
         self._counts.ended(settlement, len(chunk.accounts), throttled=throttled, final=decision.final)
-        verdict = self._rules.ended(chunk, decision, self._clock.monotonic(), latency)
+        verdict = self._rules.ended(chunk, decision, self._clock.monotonic(), elapsed)
         if verdict.stop is not None:
             self.stop(verdict.stop)
         if verdict.close is not None:

@@ -8,7 +8,6 @@ the request                      decision
 was throttled                    sent again after its Retry-After (default: 1 s) if it may be repeated; uses no
                                  attempt
 was not sent                     sent again without a limit
-was taken by no worker           the same; the pace and the stop rules ignore it
 has an unknown outcome           sent again as the retry policy allows (never an operation that must not be
                                  repeated); after the last attempt its accounts are unknown
 was refused                      its accounts have failed; or its halves are sent, to find the accounts to
@@ -35,7 +34,6 @@ from rbim.errors import (
     DeadlineExceeded,
     InvalidRequest,
     NotFound,
-    NotTaken,
     Outcome,
     RbimError,
     Throttled,
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
     from rbim.dialect import Dialect
     from rbim.operations.base import Operation
 
-__all__ = ["Decision", "Signal", "Step", "failed", "judge", "left_open"]
+__all__ = ["Decision", "Signal", "Step", "failed", "judge"]
 
 SHORT_PAUSE = 1.0
 """Seconds before a request that was not sent, or was throttled without a Retry-After, is tried again."""
@@ -76,8 +74,6 @@ class Signal(Enum):
     ANSWERED = "answered"
     THROTTLED = "throttled"
     LOST = "lost"
-    UNTAKEN = "untaken"
-    """No worker took it: nothing of the platform, and the job waits for one."""
     NOTHING = "nothing"
 
 
@@ -124,17 +120,9 @@ def judge(op: Operation[Any], chunk: Chunk, error: RbimError, *, retry: Retry, d
         deadline_passed = isinstance(
             error, DeadlineExceeded
         )  # the sender's own limits held it: says nothing of the platform
-        signal = Signal.NOTHING if deadline_passed else Signal.UNTAKEN if isinstance(error, NotTaken) else Signal.LOST
+        signal = Signal.NOTHING if deadline_passed else Signal.LOST
         return Decision(step=Step.AGAIN, signal=signal, settlement=_left_waiting(error, reason), pause=SHORT_PAUSE)
     return _refused(chunk, error, reason)
-
-
-def left_open(error: RbimError, *, again: bool) -> Decision:
-    """Decide about a request of an ended run that is not known any more: it is sent ``again``, or unknown."""
-    state = None if again else AccountState.UNKNOWN
-    settlement = Settlement(outcome=RequestState.UNKNOWN, state=state, reason=failure_reason(error), again=again)
-    step = Step.AGAIN if again else Step.SETTLED
-    return Decision(step=step, signal=Signal.NOTHING, settlement=settlement, final=not again)
 
 
 def failed(chunk: Chunk) -> AccountState:

@@ -4,8 +4,7 @@
 #
 # NEW       made by `Job.run`, `Job.resume` or `Job.retry`; entered once
 # LOADING   the lock is held and the journal is open. A new job: the input is loaded. A job in the journal: it must be the
-#           same one (operation, options, input, dialect), then `recover` settles the requests that an ended run left open,
-#           but those that a carrier is asked for
+#           same one (operation, options, input, dialect), then `recover` settles the requests that an ended run left open
 # RUNNING   `begin_run` is committed; the dispatcher sends (its phases: running, halted, draining)
 # ENDED     `end_run` with the reason is committed, the journal is closed, the lock is released
 #
@@ -30,7 +29,7 @@ from rbim._support.task_errors import TaskErrors
 from rbim.bulk.dispatcher import Dispatcher
 from rbim.bulk.input.file import RowFile
 from rbim.bulk.input.format import Format
-from rbim.bulk.journal.facts import DIALECT, VIA, JobFacts
+from rbim.bulk.journal.facts import DIALECT, JobFacts
 from rbim.bulk.journal.journal import Journal
 from rbim.bulk.journal.loading import Loaded, Loader, batches
 from rbim.bulk.journal.lock import JobLock
@@ -41,7 +40,6 @@ from rbim.bulk.states import AccountState
 from rbim.clock import SystemClock
 from rbim.dialect_text import client_document
 from rbim.errors import AuthenticationError, InvalidRequest
-from rbim.operations.carrier import Carrier
 from rbim.storage.group_commit import open_group_commit
 
 if TYPE_CHECKING:
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from rbim.bulk.journal.journal import Begun, OnUnknown
+    from rbim.bulk.journal.journal import OnUnknown
     from rbim.bulk.journal.loading import Rows
     from rbim.bulk.journal.parts import Selection
     from rbim.bulk.progress import Phase, Snapshot
@@ -83,9 +81,8 @@ class RunParts(NamedTuple):
     clock: Clock
 
     def settings_as_json(self) -> dict[str, Any]:
-        """Return the settings for the journal: those of the job, its dialect, and the address of its workers, if any."""
-        via = {VIA: self.sender.address} if isinstance(self.sender, Carrier) else {}
-        return {**self.settings.as_json(), DIALECT: client_document(self.work.dialect), **via}
+        """Return the settings for the journal: those of the job, and its dialect."""
+        return {**self.settings.as_json(), DIALECT: client_document(self.work.dialect)}
 
     def facts(self) -> JobFacts:
         """Return the facts of a new job."""
@@ -131,7 +128,6 @@ class Run:
         self._scope = anyio.CancelScope()
         self._counts = RunCounts(NOTHING, dict.fromkeys(AccountState, 0), parts.clock.monotonic())
         self._loader: Loader | None = None
-        self._begun: list[Begun] = []  # by an ended run; to be recalled
         self._pace = PaceController(
             rates=parts.settings.rates, concurrency=parts.settings.concurrency, adaptive=parts.settings.adaptive
         )
@@ -272,11 +268,7 @@ class Run:
         if differences:
             raise InvalidRequest(f"{journal.path} holds another job: {'; '.join(differences)}", field=ANOTHER_JOB)
         facts.require_dialect(journal.path, self._parts.work.dialect)
-        sender, keeps = self._parts.sender, 0.0
-        if isinstance(sender, Carrier) and facts.settings.get(VIA) == sender.address:  # else it knows nothing of them
-            keeps = sender.keeps
-        within = self._parts.settings.resend_within
-        self._begun = await commits.run(partial(journal.recover, self._on_unknown, within, recalled_within=keeps))
+        await commits.run(partial(journal.recover, self._on_unknown, self._parts.settings.resend_within))
         if self._retried is not None:
             await self._retry(journal, commits, self._retried)
 
@@ -341,8 +333,6 @@ class Run:
             settings=parts.settings,
             clock=parts.clock,
             limit=self._limit,
-            job=facts.id,
-            begun=self._begun,
         )
         self.why = "interrupted"
         try:

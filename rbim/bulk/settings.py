@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from rbim._support.text import quoted
-from rbim.bulk.journal.facts import DIALECT, VIA
+from rbim.bulk.journal.facts import DIALECT
 from rbim.bulk.stop_rules import FailureLimit
 from rbim.client.limits import Rate
 from rbim.client.retry import Retry
@@ -69,12 +69,11 @@ class JobSettings:
 
     @staticmethod
     def from_json(document: dict[str, Any], operations: Mapping[str, type[Operation[Any]]]) -> dict[str, Any]:
-        """Return the stored settings as keyword arguments of a job, without the dialect, which a run cannot change, and
-        without the address of workers, which belongs to the sender.
+        """Return the stored settings as keyword arguments of a job, without the dialect, which a run cannot change.
 
         Rates of operations that are not in ``operations`` are dropped.
         """
-        values = {name: value for name, value in document.items() if name not in {DIALECT, VIA}}
+        values = {name: value for name, value in document.items() if name != DIALECT}
         rates: list[Rate] = []
         for each in map(dict, values.pop("rates")):
             names = each.pop("operations", [])

@@ -11,8 +11,6 @@ request (:meth:`StopRules.ended`) and, every second, that the process runs (:met
 # NO_ANSWER       requests are lost and no answer of any kind came for `patience` seconds
 # NO_PROGRESS     answers come, such as throttling, but no account was settled for `patience` seconds
 #
-# While no worker takes requests (NotTaken), or the carrier has trouble, the job waits without a limit; patience begins anew
-# after that.
 # A pause that the platform asks for (Retry-After) is neither silence nor time without progress, up to MAX_PAUSE seconds
 # between two settled accounts. Time in which the process slept (SIGSTOP) does not count either.
 #
@@ -149,7 +147,6 @@ class StopRules:
         self._asleep = 0.0  # seconds; all other times are without them
         self._woke = self._answered_at = now
         self._connected = False
-        self._untaken = False
         self._halted_until = -inf
         self._silent_since: float | None = None
         self._stuck_since: float | None = None
@@ -162,21 +159,16 @@ class StopRules:
 
     @property
     def is_unreachable(self) -> bool:
-        """Whether requests have ended, and none of them had a connection; or no worker took the last one."""
-        return self._untaken or (not self._connected and self._silent_since is not None)
+        """Whether requests have ended, and none of them had a connection."""
+        return not self._connected and self._silent_since is not None
 
     def is_closed(self, group: str) -> bool:
         """Return whether nothing more is to be sent to a group."""
         return group in self._closed
 
-    def tick(self, now: float, *, trouble: bool = False) -> StopReason | None:
-        """Note that the process runs; return why the run ends, if no request needs to end for that. Call it every second.
-
-        ``trouble``: nothing can be sent, and that is not the platform's fault.
-        """
+    def tick(self, now: float) -> StopReason | None:
+        """Note that the process runs; return why the run ends, if no request needs to end for that. Call it every second."""
         now = self._awake(now)
-        if trouble:
-            self._wait(now)
         return None if self._connected else self._exhausted(now)
 
     def _awake(self, now: float) -> float:
@@ -204,11 +196,6 @@ class StopRules:
         signal, settlement = decision.signal, decision.settlement
         if signal is Signal.NOTHING:
             return
-        self._untaken = signal is Signal.UNTAKEN
-        if signal is Signal.UNTAKEN:
-            self._wait(now)
-            self.cause = "" if settlement is None or settlement.reason is None else settlement.reason.text
-            return
         if signal is Signal.LOST:
             self._connected |= settlement is None or settlement.outcome is not RequestState.NOT_SENT
             if self._silent_since is None:
@@ -228,10 +215,6 @@ class StopRules:
             ends = now + min(decision.retry_after, MAX_PAUSE)
             self._pauses += max(0.0, ends - max(now, self._halted_until))
             self._halted_until = max(self._halted_until, ends)
-
-    def _wait(self, now: float) -> None:
-        """Let silence and time without progress begin anew."""
-        self._answered_at, self._silent_since, self._stuck_since = now, None, None
 
     def _exhausted(self, now: float) -> StopReason | None:
         """Return why the run has waited too long, if it has."""

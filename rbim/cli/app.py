@@ -60,35 +60,24 @@ def build(words: Sequence[str] = ()) -> App:
     return app
 
 
-def demo(*, csv: Path | None = None, machines: Flag = False, plain: Flag = False, json: Flag = False) -> int:
+def demo(*, csv: Path | None = None, plain: Flag = False, json: Flag = False) -> int:
     """Invite 5,000 accounts into three groups of an emulated platform, over real HTTP on this machine.
 
     Starts the emulator on a free port, creates the groups, invites the accounts in requests of 50, and compares the
     members of each group with the responses. Exit code 0 if all figures agree, else 1.
-
-    With --machines, three NATS servers, two receivers, workers and the emulator run as processes of their own. While the
-    job sends and callbacks arrive, one of each is killed and started again. Then the result is compared with the state of
-    the platform and its log of deliveries. It takes about 40 seconds.
 
     Parameters
     ----------
     csv
         Invite the accounts of this CSV file instead: UTF-8, with the columns group and account, and optionally logged_in
         (yes or no).
-    machines
-        Show what happens on several machines when parts of them die.
     plain
         Print lines instead of a progress bar.
     json
         Print the figures as one JSON object, as the last line of standard output.
     """
     require("cli,server", "uvicorn")
-    if machines:
-        require("cli,server,machines", "nats")
-        from rbim.cli.demo.machines.demo import run_demo as run_machines
-
-        return run_machines(csv, plain=plain, as_json=json)
-    from rbim.cli.demo.demo import run_demo
+    from rbim.cli.demo import run_demo
 
     return run_demo(csv, plain=plain, as_json=json)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rbim.cli.errors import print_note
-from rbim.cli.extras import MissingExtra
+from rbim.cli.extras import MissingExtra, require
 from rbim.cli.global_flags import current_flags
 from rbim.cli.telemetry import telemetry
 from rbim.dialect_text import NAMES, dialect_fields, flag_of, variable_of
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from rbim.client.client import AsyncClient, ClientOptions
     from rbim.config.config import Config
     from rbim.credentials import Credentials
+    from rbim.jetstream.settings import NatsSettings
 
-__all__ = ["HOW_TO_CONFIGURE", "callback_credentials", "configuration", "make_client", "pacing"]
+__all__ = ["HOW_TO_CONFIGURE", "callback_credentials", "configuration", "make_client", "nats_settings", "pacing"]
 
 HOW_TO_CONFIGURE = (
     "Set RBIM_BASE_URL, RBIM_APP_ID, RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) and RBIM_USER_NAME, or write a profile in "
@@ -109,6 +110,19 @@ def callback_credentials(config: Config) -> tuple[Credentials, ...]:
     """Return the credentials whose signatures on callbacks are accepted. Raises InvalidRequest."""
     with _adding_hint(HOW_TO_CONFIGURE_CALLBACKS):
         return config.callback_credentials()
+
+
+def nats_settings(config: Config) -> NatsSettings:
+    """Return how to log in to NATS servers. Raises InvalidRequest, and MissingExtra without the extra."""
+    require("nats", "nats")
+    from rbim.jetstream.settings import NatsSettings
+
+    return NatsSettings(
+        credentials_file=config["nats_creds_file"],
+        ca_file=config["nats_ca_file"],
+        cert_file=config["nats_cert_file"],
+        key_file=config["nats_key_file"],
+    )
 
 
 def _warn(text: str) -> None:

@@ -35,11 +35,6 @@ class Prepared(Generic[R]):
         """Whether the platform may have acted on the request, as far as it is known now."""
         return self._answered or (self._call is not None and self._call.may_have_acted)
 
-    @property
-    def latency(self) -> float | None:
-        """None: the platform took the time from ``leaves`` to the answer."""
-        return None
-
     async def send(self) -> R:
         """Wait for the request's turn, send it, and return its answer. Call it once.
 

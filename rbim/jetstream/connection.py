@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rbim.jetstream.nats_py import JetStreamContext
     from rbim.jetstream.settings import NatsSettings
 
-__all__ = ["REQUEST_TIMEOUT", "Connection", "EngineAway", "answered", "ended", "finished"]
+__all__ = ["Connection", "EngineAway", "answered", "ended", "finished"]
 
 # Theory of operation: the state of a connection.
 #
@@ -45,8 +45,7 @@ __all__ = ["REQUEST_TIMEOUT", "Connection", "EngineAway", "answered", "ended", "
 # What must always hold:
 # - Entering waits for the first result, of whatever kind, and for FIRST_WAIT at most. It fails only if that is ``refused``.
 # - nats-py closes a client for good after some errors of a server: then another client takes its place.
-# - ``jetstream()`` returns only while ``ready``. ``ready_time`` is a clock that runs only then: whose patience it measures,
-#   neither loses it while the servers are away, nor begins anew because one request of many had no answer.
+# - ``jetstream()`` returns only while ``ready``.
 
 REQUEST_TIMEOUT = 2.0
 """Seconds for which a request waits for its answer."""
@@ -112,8 +111,6 @@ class Connection:
         self._publisher: Publisher | None = None
         self._task: asyncio.Task[None] | None = None
         self._ready = False
-        self._since = 0.0  # the time of the loop at which it became ready
-        self._before = 0.0  # the ready time at that moment
         self._settled = asyncio.Event()  # it is ready, refused or closed
         self._tried = asyncio.Event()  # there is a first result
         self._connecting = False
@@ -169,11 +166,6 @@ class Connection:
     def failure(self) -> str:
         """The last cause for which it was not ready, as one line."""
         return self._failure
-
-    @property
-    def ready_time(self) -> float:
-        """Seconds for which it has been ready, all together."""
-        return self._before + (asyncio.get_running_loop().time() - self._since if self._ready else 0.0)
 
     def require(self) -> JetStreamContext:
         """Return the JetStream context without waiting.
@@ -231,7 +223,6 @@ class Connection:
         self._changed.set()
 
     def _end_ready(self) -> None:
-        self._before = self.ready_time
         self._ready = False
         self._settled.clear()
 
@@ -303,7 +294,7 @@ class Connection:
             return False
         if self._changed.is_set():  # lost meanwhile
             return False
-        self._jetstream, self._ready, self._since = jetstream, True, asyncio.get_running_loop().time()
+        self._jetstream, self._ready = jetstream, True
         self._settled.set()
         self._tried.set()
         return True

@@ -20,14 +20,13 @@ from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
 from rbim.jetstream.archive import History
 from rbim.jetstream.backlog import JetStreamBacklog
-from rbim.jetstream.connection import answered
+from rbim.jetstream.connection import Connection, EngineAway, answered
 from rbim.jetstream.letters import Letters, publish
 from rbim.jetstream.messages import OURS, Subjects, headers_of, message_id, stored
 from rbim.jetstream.nats_py import NotFoundError, parts
-from rbim.jetstream.observers import carried
 from rbim.jetstream.ownership import Tally
 from rbim.jetstream.settings import NatsSettings, addresses, checked_name
-from rbim.jetstream.streams import Streams
+from rbim.jetstream.streams import PARTITIONS_KEY, Streams, require_inbox
 from rbim.timeouts import unshielded
 from rbim.validators import above_zero, at_least_one, finite
 
@@ -43,15 +42,19 @@ if TYPE_CHECKING:
     from rbim.callbacks.events.types import Event
     from rbim.callbacks.inbox.protocols import Backlog, Counts, DeadLetter
     from rbim.clock import Clock
+    from rbim.jetstream.nats_py import JetStreamContext
     from rbim.jetstream.publisher import Acknowledgement
 
-__all__ = ["JetStreamInbox"]
+__all__ = ["JetStreamInbox", "existing_inbox"]
 
 logger = getLogger("rbim.jetstream")
 
 HOURS = 3600.0  # seconds
 MOST_PARTITIONS = 1024
 SLOW = 1.0  # seconds without an answer after which a cancelled request counts as unanswered
+SEARCH_TIMEOUT = 5.0  # seconds
+MOST_HEADERS = 8  # that ``inject`` adds to an event
+LONGEST_HEADER = 2048  # characters
 
 
 def _settings(given: NatsSettings | None) -> NatsSettings:
@@ -70,6 +73,11 @@ def _replicas(_: object, attribute: attrs.Attribute[Any], value: object) -> None
 def _few(_: object, attribute: attrs.Attribute[Any], value: int) -> None:
     if value > MOST_PARTITIONS:
         raise InvalidRequest(f"{attribute.name}: at most {MOST_PARTITIONS}, not {value}", field=attribute.name)
+
+
+def _fits(header: object) -> bool:
+    """Return whether a message can have a header with this name or value."""
+    return isinstance(header, str) and 0 < len(header) <= LONGEST_HEADER and header.isascii() and header.isprintable()
 
 
 @define(eq=False, on_setattr=setters.frozen)
@@ -215,7 +223,8 @@ class JetStreamInbox:
             self.inject(headers)
         except Exception:  # an event is never lost because of it
             logger.exception("the headers of an event could not be made")
-        return {name: value for name, value in carried(headers).items() if not name.startswith(OURS)}
+        fitting = [(name, value) for name, value in headers.items() if _fits(name) and _fits(value) and ":" not in name]
+        return {name: value for name, value in fitting[:MOST_HEADERS] if not name.startswith(OURS)}
 
     async def _body(self, sequence: int) -> bytes | None:
         """Return the body of a message, or None if it was deleted."""
@@ -346,3 +355,37 @@ class JetStreamInbox:
     ) -> dict[str, int]:
         """Return how many events :meth:`replay` would make wait again, by ``msgType``, the most first. Changes nothing."""
         return await History(self._open, self._letters).replayable(event_filter(since, kind, dead_only=dead_only))
+
+
+async def existing_inbox(servers: tuple[str, ...], *, name: str, settings: NatsSettings) -> JetStreamInbox | None:
+    """Return the inbox of this name as it is on the servers, not entered; None if there is none.
+
+    Raises ConnectionError if no server answers within 5 seconds, and InvalidRequest if what has this name is no inbox, or
+    one of another version.
+    """
+    connection = Connection(servers, settings, name="rbim", prepare=_nothing)
+    async with connection:
+        try:
+            async with asyncio.timeout(SEARCH_TIMEOUT):
+                found = (await (await connection.jetstream()).stream_info(name)).config
+        except NotFoundError:
+            return None
+        except TimeoutError:
+            cause = connection.failure or f"no answer within {SEARCH_TIMEOUT:g} s"
+            raise EngineAway(f"{cause}: is NATS running there, with JetStream?") from None
+    require_inbox(found)
+    partitions, retention = (found.metadata or {}).get(PARTITIONS_KEY, ""), found.duplicate_window
+    if not partitions.isdecimal() or not retention:
+        raise InvalidRequest(f"name: the stream {name} is not an inbox of rbim: use another name", field="name")
+    return JetStreamInbox(
+        servers,
+        name=name,
+        partitions=int(partitions),
+        replicas=found.num_replicas or 1,
+        retention=retention,
+        settings=settings,
+    )
+
+
+async def _nothing(_: JetStreamContext) -> None:
+    pass

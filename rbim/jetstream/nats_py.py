@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from rbim._support.text import missing_extra
@@ -12,12 +10,11 @@ try:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
-    from nats.errors import Error as NatsError, MaxPayloadError
+    from nats.errors import Error as NatsError
     from nats.js import JetStreamContext, api
     from nats.js.errors import (
         APIError,
         BadRequestError,
-        KeyNotFoundError,
         KeyWrongLastSequenceError,
         NoStreamResponseError,
         NotFoundError,
@@ -34,10 +31,8 @@ __all__ = [
     "BadRequestError",
     "Client",
     "JetStreamContext",
-    "KeyNotFoundError",
     "KeyValue",
     "KeyWrongLastSequenceError",
-    "MaxPayloadError",
     "Msg",
     "NatsError",
     "NoStreamResponseError",
@@ -48,12 +43,10 @@ __all__ = [
     "add_stream",
     "api",
     "api_error",
-    "client_of",
     "close",
     "connect",
     "jetstream_of",
     "parts",
-    "server_time",
     "subscribe",
 ]
 
@@ -81,20 +74,6 @@ def jetstream_of(client: Client, *, timeout: float) -> JetStreamContext:
     """Return the JetStream context of a client; its requests wait for ``timeout`` seconds."""
     context: JetStreamContext = cast("Any", client).jetstream(timeout=timeout)
     return context
-
-
-def client_of(context: JetStreamContext) -> Client:
-    """Return the client behind a JetStream context."""
-    client: Client = cast("Any", context)._nc  # noqa: SLF001  # the library has no public name for it
-    return client
-
-
-async def server_time(context: JetStreamContext, stream: str) -> datetime:
-    """Return the time of the server that leads a stream. Raises NatsError, and LookupError if it does not say."""
-    reply = await client_of(context).request(f"$JS.API.STREAM.INFO.{stream}", timeout=2)
-    text: str = json.loads(reply.data)["ts"]
-    seconds, _, fraction = text.removesuffix("Z").partition(".")
-    return datetime.fromisoformat(f"{seconds}.{fraction[:6]:0<6}+00:00")
 
 
 def api_error(fields: dict[str, Any]) -> APIError:

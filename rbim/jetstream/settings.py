@@ -115,7 +115,7 @@ def _address(given: object) -> str:
 
 
 def checked_name(name: object) -> str:
-    """Return the name of an inbox or a queue on the servers. Raises InvalidRequest."""
+    """Return the name of an inbox on the servers. Raises InvalidRequest."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise InvalidRequest(f"name: use 1 to 64 letters, digits, - and _, not {quoted(name)}", field="name")
     return name

@@ -1,4 +1,4 @@
-"""Levels of clients, jobs, receivers, inboxes and queues: gauges and counters that are read whenever metrics are collected.
+"""Levels of clients, jobs, receivers and inboxes: gauges and counters that are read whenever metrics are collected.
 
 They are read in the thread that collects. Several objects with the same attributes are one series: what can be added up is
 added up, and of ages and times the longest counts.
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from rbim.bulk.progress import Snapshot
     from rbim.callbacks.inbox.protocols import Archive, Counts
     from rbim.client.shared import Load
-    from rbim.jetstream.sender import QueueState
     from rbim.otel.attributes import Attributes
     from rbim.otel.sources import Provider
 
@@ -82,17 +81,13 @@ def _overflow(receiver: Polled) -> float | None:
     return number
 
 
-def _of_queue(read: Callable[[QueueState], float]) -> Callable[[Any], Any]:
-    return lambda queue: None if queue.reading is None else read(queue.reading)
-
-
 def _of_owner(name: str) -> Callable[[Any], float | None]:
     """Of an inbox on servers, what this process does with its partitions; an inbox in a file has none."""
     return lambda inbox: getattr(inbox.target, name, None)
 
 
 ROWS = ("waiting", "done", "refused", "failed", "unknown", "skipped", "duplicate")
-REQUEST, CALL, ROW, OPERATION, PARTITION = "{request}", "{call}", "{row}", "{operation}", "{partition}"
+REQUEST, CALL, ROW, PARTITION = "{request}", "{call}", "{row}", "{partition}"
 
 PATIENCE = 10.0
 """Seconds for the reading of what is on servers."""
@@ -176,14 +171,11 @@ LEVELS = (
         _of_owner("takeovers"),
         grows=True,
     ),
-    Level("rbim.queue.workers", "{worker}", "Workers that answer.", "queue", _of_queue(lambda n: len(n.workers))),
-    Level("rbim.queue.waiting", OPERATION, "Operations that wait for a worker.", "queue", _of_queue(lambda n: n.waiting)),
-    Level("rbim.queue.taken", OPERATION, "Operations in the hands of workers.", "queue", _of_queue(lambda n: n.taken)),
 )
 
 
 class Levels:
-    """What is observed: clients, jobs, receivers, inboxes, queues. Weakly: a collected one is no longer reported."""
+    """What is observed: clients, jobs, receivers, inboxes. Weakly: a collected one is no longer reported."""
 
     def __init__(self, meter: Meter, provider: Provider) -> None:
         self._provider = provider
@@ -282,7 +274,7 @@ def _values(value: float | dict[str, float] | None, attributes: Attributes) -> I
         yield attributes, value
 
 
-# Overflow files, inboxes and queues are files and servers. They are read by a task, not by the thread that collects metrics.
+# Overflow files and inboxes are files and servers. They are read by a task, not by the thread that collects metrics.
 
 
 @frozen

@@ -1,11 +1,10 @@
-"""OtelObserver: spans and metrics of calls, attempts, callbacks, and operations that travel to other machines."""
+"""OtelObserver: spans and metrics of calls, attempts and callbacks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-import anyio
 from attrs import define
 
 import rbim
@@ -22,7 +21,6 @@ from rbim.otel.attributes import CommonAttributes
 from rbim.otel.callback_metrics import CallbackMetrics
 from rbim.otel.callback_spans import CallbackSpans
 from rbim.otel.levels import InboxReading, Levels, Polled
-from rbim.otel.machines import OperationMetrics, OperationSpans
 from rbim.otel.metrics import CallMetrics, RequestInFlight
 from rbim.otel.sources import Provider
 
@@ -45,8 +43,6 @@ if TYPE_CHECKING:
     from rbim.client.observers import AttemptEnded, AttemptStarted, CallEnded, CallStarted
     from rbim.errors import Attempt
     from rbim.jetstream.inbox import JetStreamInbox
-    from rbim.jetstream.observers import Observation as OperationObservation
-    from rbim.jetstream.sender import RemoteSender
     from rbim.otel.attributes import Attributes, Value
     from rbim.otel.levels import Observed
 
@@ -93,7 +89,7 @@ class OtelObserver(Observer):
 
     ``attributes``: constants on all spans and metrics, at most 8. The names of clients and receivers are attributes of spans
     and metrics; ``names_in_metrics=False`` leaves them out of the metrics of calls and callbacks, for hundreds of tenants.
-    ``propagator``: what travels to other machines in the messages of a queue or an inbox (default: ``traceparent`` and
+    ``propagator``: what travels to other machines in the messages of an inbox (default: ``traceparent`` and
     ``tracestate`` of the W3C, no baggage). Nothing is ever sent to the platform.
     Raises InvalidRequest for wrong arguments; needs ``rbim[otel]``, and an SDK to export anything.
     """
@@ -115,8 +111,6 @@ class OtelObserver(Observer):
         self._callback_metrics = CallbackMetrics(meter, self._attributes)
         self._propagator = propagator = TraceContextTextMapPropagator() if propagator is None else propagator
         self._callback_spans = CallbackSpans(self._tracer, self._attributes, propagator)
-        self._operation_metrics = OperationMetrics(meter, self._attributes)
-        self._operation_spans = OperationSpans(self._tracer, self._attributes, propagator)
         self._levels = Levels(meter, provider)
         self._key = context.create_key("rbim-call")
         self._requests: dict[tuple[str, str, str, str], Attributes] = {}
@@ -226,15 +220,6 @@ class OtelObserver(Observer):
         """
         cast("Any", self._propagator).inject(headers)  # its types do not allow a plain dictionary
 
-    def on_operation(self, observation: OperationObservation, /) -> None:
-        """Record an observation of a sender or a worker: ``RemoteSender(..., observers=[otel.on_operation])``, ``serve``.
-
-        An operation that is handed over is a span (PRODUCER), and its claim by a worker another one (CONSUMER), below it and
-        in the same trace: the messages carry the context. The calls of the worker's client are children of the second one.
-        """
-        self._operation_metrics.record(observation)
-        self._operation_spans.record(observation)
-
     def observe_client(self, client: View, name: str | None = None) -> Observed:
         """Report the load of a client on every collection of metrics, until it is deleted or the result is closed.
 
@@ -297,27 +282,6 @@ class OtelObserver(Observer):
             label=own,
             remote=remote,
             ready=lambda: bool(getattr(inbox, "ready", True)),
-        )
-
-    def observe_queue(
-        self, sender: RemoteSender, name: str | None = None, *, every: float = 15.0
-    ) -> AbstractAsyncContextManager[None]:
-        """Return a context manager that reports a queue: workers that answer, operations that wait or are in hand.
-
-        Enter the sender first. The servers and the workers are asked every ``every`` seconds (default: 15). ``name`` becomes
-        the attribute ``rbim.queue`` (default: the name of the queue).
-        """
-        return Polled(
-            levels=self._levels,
-            source="queue",
-            target=sender,
-            attributes=self._level_attributes("rbim.queue", sender.name if name is None else name),
-            every=every,
-            read=sender.state,
-            sleep=anyio.sleep,
-            label=sender.name,
-            remote=True,
-            ready=lambda: not sender.trouble,
         )
 
     def _level_attributes(self, key: str, name: str) -> Attributes:

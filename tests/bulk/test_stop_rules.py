@@ -22,7 +22,6 @@ from rbim.bulk.states import RequestState
 from rbim.bulk.stop_rules import GO_ON, FailureLimit, StopRules
 from rbim.bulk.work import Chunk, Work
 from rbim.codes import FULL
-from rbim.errors import NotTaken
 from rbim.operations.fails import Fail
 from rbim.operations.groups import Invited
 
@@ -51,12 +50,12 @@ class Requests:
             **facts,
         )
 
-    def wait(self, seconds, *, trouble=False):
+    def wait(self, seconds):
         """Let time pass for a process that runs; return why the run ends in it."""
         ends = self.now + seconds
         while self.now < ends:
             self.now = min(self.now + 1.0, ends)
-            if (stop := self.rules.tick(self.now, trouble=trouble)) is not None:
+            if (stop := self.rules.tick(self.now)) is not None:
                 return stop
         return None
 
@@ -334,27 +333,6 @@ def test_a_run_is_unreachable_until_it_had_a_connection():
     assert not run.rules.is_unreachable
     run.end(NotSent("refused"))
     assert not run.rules.is_unreachable
-
-
-def test_without_a_worker_a_run_waits_and_says_why():
-    run = Requests()
-    run.end()
-    for _ in range(10):
-        assert run.wait(100.0, trouble=True) is None
-        assert run.end(NotTaken("no worker took it")) == GO_ON
-        assert run.rules.is_unreachable
-        assert run.rules.cause == "no worker took it"
-    assert run.end() == GO_ON
-    assert not run.rules.is_unreachable
-
-
-def test_trouble_on_our_side_is_no_silence_of_the_platform():
-    run = Requests()
-    assert run.end(NotSent("refused")) == GO_ON
-    assert run.wait(200.0, trouble=True) is None
-    assert run.end(NotSent("refused"), elapsed=500.0) == GO_ON
-    assert run.wait(18.0) is None
-    assert run.wait(0.25) == "not connected"
 
 
 @pytest.mark.parametrize("first", [None, Unanswered("reset"), Throttled("slower", code="160016")])

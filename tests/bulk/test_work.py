@@ -36,7 +36,7 @@ from rbim import (
     TimestampExpired,
     Unanswered,
 )
-from rbim.bulk.failure_policy import Signal, Step, failed, judge, left_open
+from rbim.bulk.failure_policy import Signal, Step, failed, judge
 from rbim.bulk.journal.loading import Loaded
 from rbim.bulk.progress import RunCounts
 from rbim.bulk.states import AccountState, RequestState
@@ -368,18 +368,6 @@ def test_an_invitation_that_must_not_be_repeated_is_sent_again_if_its_code_comes
     assert decision.settlement.state is (None if step is Step.AGAIN else AccountState.FAILED)
     unknown = Throttled("busy", code="999999", status=status)
     assert judge(ASKED, chunk_of("a", "b"), unknown, retry=THREE, dialect=dialect).final == (status == 200)
-
-
-def test_a_request_of_an_ended_run_is_sent_again_or_unknown():
-    error = Unanswered("the worker has ended")
-    again, given_up = left_open(error, again=True), left_open(error, again=False)
-    assert (again.step, given_up.step) == (Step.AGAIN, Step.SETTLED)
-    assert (again.signal, given_up.signal) == (Signal.NOTHING, Signal.NOTHING)
-    assert (again.final, given_up.final) == (False, True)
-    assert (again.settlement.state, given_up.settlement.state) == (None, AccountState.UNKNOWN)
-    assert (again.settlement.again, given_up.settlement.again) == (True, False)
-    assert again.settlement.outcome is given_up.settlement.outcome is RequestState.UNKNOWN
-    assert again.settlement.reason.text == "the worker has ended"
 
 
 def test_a_chunk_that_was_never_sent_has_a_first_attempt_before_it_and_nothing_behind_it():

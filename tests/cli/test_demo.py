@@ -16,7 +16,7 @@ from rich.cells import cell_len
 
 from rbim import InviteJoinGroup, QueryGroupDetail
 from rbim.cli import Exit, run
-from rbim.cli.demo.rows import example
+from rbim.cli.demo import example
 from rbim.emulator import Emulator
 from rbim.emulator.faults.requests import Code, Fault, InvalidJson
 
@@ -247,7 +247,7 @@ class Troubled(Emulator):
 
 
 def test_figures_that_do_not_agree_are_complained_of(monkeypatch, write, capsys):
-    monkeypatch.setattr("rbim.cli.demo.demo.Emulator", Troubled)
+    monkeypatch.setattr("rbim.cli.demo.Emulator", Troubled)
     rows = [(name, f"user-{number}") for name in "abcd" for number in range(3)]
     file = write([("group", "account"), *rows])
 

@@ -42,7 +42,7 @@ def made(monkeypatch):
     monkeypatch.setattr("rbim.cli.callback.serve.Receiver", end)
     monkeypatch.setattr("rbim.cli.operations.commands._send", end)
     monkeypatch.setattr("rbim.cli.jobs.begin.execute", end)
-    monkeypatch.setattr("rbim.cli.demo.demo._demonstrate", end)
+    monkeypatch.setattr("rbim.cli.demo._demonstrate", end)
     return made
 
 

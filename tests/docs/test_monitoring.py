@@ -236,8 +236,6 @@ CASES = {
         {"rbim_worker_failures_total": GROWS},
         {"rbim_worker_failures_total": GROWS, "rbim_worker_handling_duration_seconds_count": "0+600x120"},
     ),
-    "RbimNoWorkers": ({"rbim_queue_workers": "0x120"}, {"rbim_queue_workers": "1x120"}),
-    "RbimClaimsGivenUp": ({"rbim_queue_given_up_total": FIRST}, {"rbim_queue_given_up_total": "3x120"}),
     "RbimTakeovers": ({"rbim_inbox_takeovers_total": "0x20 8x100"}, {"rbim_inbox_takeovers_total": "8x120"}),
     "RbimInboxLags": ({"rbim_inbox_lag_seconds": "301x120"}, {"rbim_inbox_lag_seconds": "299x120"}),
 }

@@ -158,6 +158,6 @@ def values() -> None:
 
 
 @_fault
-def documents() -> None:
+def messages() -> None:
     """The fields of a message on the servers are not checked."""
     _replace("rbim.jetstream.messages", "_require", lambda *_, **__: None)

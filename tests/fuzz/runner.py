@@ -31,7 +31,7 @@ TARGETS = (
     "job_input",
     "configuration",
     "values",
-    "documents",
+    "messages",
     "intake",
 )
 """The targets, in the order of ``--all``."""

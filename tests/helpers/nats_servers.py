@@ -113,9 +113,6 @@ class NatsServers:
     def thaw(self, node=0):
         self.processes[node].send_signal(signal.SIGCONT)
 
-    def is_running(self, node=0):
-        return self.processes[node] is not None and self.processes[node].poll() is None
-
     def stop(self):
         for process in self.processes:
             if process is not None and process.poll() is None:

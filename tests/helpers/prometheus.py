@@ -1,4 +1,4 @@
-"""The text that Prometheus reads from a process that uses everything: calls, a job, two receivers, inboxes, a queue."""
+"""The text that Prometheus reads from a process that uses everything: calls, a job, two receivers, inboxes."""
 
 import re
 import time
@@ -28,7 +28,7 @@ from rbim.callbacks import (
     SuspectedOfCrash,
 )
 from rbim.emulator.clock import EmulatedClock
-from rbim.jetstream import ClaimGivenUp, ClaimStarted, JetStreamInbox, QueueState, RequestWithdrawn
+from rbim.jetstream import JetStreamInbox
 from rbim.otel import OtelObserver
 
 WRONG_TOKEN = answer("111109")
@@ -71,7 +71,7 @@ async def _use_everything(otel, tmp_path, read):
                     async for _ in run:
                         pass
                     await _receive(otel, tmp_path)
-                    copies, queue = JetStreamInbox("nats://h1"), Queue()
+                    copies = JetStreamInbox("nats://h1")
                     async with (
                         SqliteInbox(tmp_path / "events.db") as inbox,
                         Receiver(
@@ -80,19 +80,8 @@ async def _use_everything(otel, tmp_path, read):
                         otel.observe_inbox(inbox),
                         otel.observe_receiver(receiver),
                         otel.observe_inbox(copies, every=None),
-                        otel.observe_queue(queue),
                     ):
-                        await until(lambda: "rbim_queue_workers" in read())
                         return read()
-
-
-class Queue:
-    """What is asked of a RemoteSender, without servers."""
-
-    name, trouble = "bulk", ""
-
-    async def state(self):
-        return QueueState(workers=(), waiting=2, taken=1)
 
 
 async def _receive(otel, tmp_path):
@@ -134,9 +123,6 @@ async def _receive(otel, tmp_path):
             credentials=CREDENTIALS, sink=Full(), observers=[otel.on_callback], name="eu", **options
         ) as receiver:
             await post(receiver, body(msgId="m5"))
-    about = {"queue": "bulk", "operation": "JoinGroup", "key": "job.1"}
-    for each in (ClaimStarted(**about, headers={}), RequestWithdrawn(**about), ClaimGivenUp(**about)):
-        otel.on_operation(each)
     for rare in (
         PartEnded(receiver="eu", part="worker", error="the pool is gone", pause=0.5),
         PartRestarted(receiver="eu", part="worker", restarts=1),

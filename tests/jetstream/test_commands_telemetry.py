@@ -1,13 +1,11 @@
 """Commands report to OpenTelemetry where the process has an SDK, as under ``opentelemetry-instrument``."""
 
 import importlib
-import signal
 import sys
 
 import anyio
 import pytest
 from jetstream.test_callback_commands import APPLICATION, until, working
-from jetstream.test_operations_killed import site
 
 from helpers.callback_process import CLEAN, event, serving
 from rbim.cli.telemetry import SDK, telemetry
@@ -75,29 +73,6 @@ def test_without_an_sdk_in_the_process_nothing_is_observed(monkeypatch):
     assert isinstance(telemetry(), OtelObserver)
     monkeypatch.delitem(sys.modules, SDK)
     assert telemetry() is None
-
-
-async def test_one_trace_leads_from_the_command_of_a_job_to_the_request_of_a_worker(told, nats, tmp_path, name):
-    def run():
-        with site(tmp_path, nats, name, 2, seconds=0) as made:
-            made.with_token |= told.environment("worker")
-            made.without_token |= told.environment("job")
-            worker, job = made.worker(), made.job()
-            assert job.wait(60) == 0
-            # a level is read while its client is open
-            anyio.from_thread.run(until, lambda: "rbim.client.places" in told.names("worker"))
-            worker.send_signal(signal.SIGTERM)
-            assert worker.wait(60) == 0
-
-    await anyio.to_thread.run_sync(run)
-    worker, job = told.spans("worker"), told.spans("job")
-    requests = [kind for kind in worker if kind.startswith("CLIENT POST") and kind.endswith("JoinGroup")]
-    assert len(requests) == 1
-    assert {job[f"PRODUCER send {name}"], worker["INTERNAL rbim InviteJoinGroup"]} <= {
-        words[-1] for words in told.lines("job") if words[:2] == ["PRODUCER", "send"]
-    }
-    assert f"CONSUMER process {name}" in worker
-    assert {"rbim.queue.claims", "rbim.client.call.duration", "rbim.client.places"} <= told.names("worker")
 
 
 async def test_receivers_and_workers_of_callbacks_report_what_they_do(told, nats, tmp_path, name, monkeypatch):

@@ -10,6 +10,7 @@ import threading
 
 import anyio
 import pytest
+from nats.errors import MaxPayloadError
 
 from helpers.deliveries import delivery
 from rbim.jetstream import JetStreamInbox, publisher as publishing
@@ -17,7 +18,6 @@ from rbim.jetstream.connection import Connection
 from rbim.jetstream.nats_py import (
     APIError,
     KeyWrongLastSequenceError,
-    MaxPayloadError,
     Msg,
     NatsError,
     NoStreamResponseError,

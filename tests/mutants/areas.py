@@ -120,7 +120,6 @@ AREAS = _areas(
             "tests/bulk/test_job.py",
             "tests/bulk/test_job_limits.py",
             "tests/bulk/test_job_resume.py",
-            "tests/bulk/test_carrier.py",
             "tests/cli/jobs/test_forget.py",
         ),
     ),

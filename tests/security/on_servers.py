@@ -1,7 +1,7 @@
 """Everything that rbim leaves on NATS servers, or sends over them: planted secrets are looked for there, too.
 
-One run of an inbox and of a queue, with handlers that fail, a platform that quotes the signed request, observers that trace,
-and all that people do with letters. ``SUBJECTS``, ``STREAMS``, ``CONSUMERS`` and ``KEYS`` are the kinds of names that it may
+One run of an inbox, with handlers that fail, observers that trace, and all that people do with letters. ``SUBJECTS``,
+``STREAMS``, ``CONSUMERS`` and ``KEYS`` are the kinds of names that it may
 use: a test fails for a name of no kind, and for a kind that does not occur.
 """
 
@@ -14,25 +14,23 @@ from functools import cache
 
 import nats as nats_py
 from attrs import define, field
-from security.world import APP_ID, CREDENTIALS, SECRETS, all_logs, shown
+from security.world import APP_ID, CREDENTIALS, SECRETS, all_logs
 
 from helpers.nats_servers import own_servers
 from helpers.sockets import free_port
 from helpers.telemetry import Telemetry
-from rbim import AsyncClient, Credentials, InviteJoinGroup, QueryGroupDetail, Rate, Retry, errors
-from rbim.bulk import InviteJob
+from rbim import Credentials
 from rbim.callbacks import Backoff, Receiver, Router, Worker, sign
 from rbim.callbacks.observers import Observers
-from rbim.jetstream import JetStreamInbox, RemoteSender, serve
-from rbim.transports.by_name import transport_named
+from rbim.jetstream import JetStreamInbox
 
 __all__ = ["CONSUMERS", "INBOX", "KEYS", "STREAMS", "SUBJECTS", "Seen", "kind_of", "seen"]
 
-INBOX, QUEUE = "copies", "bulk"
+INBOX = "copies"
 PATIENCE = 30.0
 OLD = Credentials(app_id=APP_ID, app_token=SECRETS["older callback token"])
 
-_ID, _KEY = r"[\w-]+", r"[\w=-]+"
+_KEY = r"[\w=-]+"
 SUBJECTS = {
     "inbox, new events": rf"{INBOX}\.new\.\d+",
     "inbox, replayed events": rf"{INBOX}\.again\.\d+",
@@ -40,9 +38,6 @@ SUBJECTS = {
     "inbox, dead letters": rf"{INBOX}-dead\.\d+",
     "inbox, owners": rf"{INBOX}\.owners",
     "inbox, records": rf"\$KV\.{INBOX}-state\.{_KEY}(\.{_KEY})*",
-    "queue, operations": rf"rbim\.operations\.{QUEUE}",
-    "queue, workers": rf"rbim\.workers\.{QUEUE}(\.{_ID})*",
-    "queue, records": rf"\$KV\.rbim-requests-{QUEUE}\.{_KEY}(\.{_KEY})*",
     "answers": r"_INBOX\..+",
     "commands of the servers": r"\$JS\.(API|ACK|FC)\..+",
     "events of the servers": r"\$JS\.EVENT\..+|\$SYS\..+",
@@ -51,15 +46,11 @@ STREAMS = {
     "inbox, events": INBOX,
     "inbox, dead letters": f"{INBOX}-dead",
     "inbox, records": f"KV_{INBOX}-state",
-    "queue, operations": f"rbim-operations-{QUEUE}",
-    "queue, records": f"KV_rbim-requests-{QUEUE}",
 }
-CONSUMERS = {"queue, workers": "workers", "inbox, a reader": r"r[0-9a-f]{16}"}
+CONSUMERS = {"inbox, a reader": r"r[0-9a-f]{16}"}
 KEYS = {
     "inbox, a partition": r"p\.\d+",
     "inbox, proof of writes": "proof",
-    "queue, a request": r"[0-9a-f]{16}\.\d+",
-    "queue, pace": "pace",
 }
 
 
@@ -83,7 +74,7 @@ _MONITORED = ("connz?subs=1", "subsz?subs=1", "jsz?streams=1&consumers=1&config=
 
 @cache
 def seen(world):
-    """Run an inbox and a queue on servers of their own, once, and return what was seen of it."""
+    """Run an inbox on servers of its own, once, and return what was seen of it."""
     monitor = free_port()
     with own_servers(world.path("seen"), more=f'http: "127.0.0.1:{monitor}"') as servers:
         found = asyncio.run(_everything(world, servers.urls, monitor))
@@ -104,7 +95,6 @@ async def _everything(world, urls, monitor):
     await listener.flush()
     with all_logs() as lines:
         await _inbox(world, urls, seen, monitor)
-        await _queue(world, urls, seen, monitor)
     seen.texts += lines
     await listener.flush()
     await _left(listener.jetstream(), seen)
@@ -183,48 +173,6 @@ async def _inbox(world, urls, seen, monitor):
         await running
     seen.texts += [near.text(), far.text(), repr(copies), repr(worker), repr(receiver)]
     seen.texts += [file.read_bytes().decode("latin-1") for file in spool.parent.iterdir()]
-
-
-async def _queue(world, urls, seen, monitor):
-    """Send operations and a job by a worker whose platform quotes the signed request, and by none."""
-    near, far = Telemetry(), Telemetry()
-    for place in ("", "/echo"):
-        stop = asyncio.Event()
-        client = AsyncClient(
-            base_url=f"{world.url}{place}",
-            credentials=CREDENTIALS,
-            transport=transport_named("asyncio"),
-            user_name="admin",
-            observers=[far.observer],
-            retry=Retry(attempts=1),
-        )
-        async with client, RemoteSender(urls, name=QUEUE, observers=[near.observer.on_operation]) as sender:
-            task = asyncio.create_task(
-                serve(
-                    client,
-                    urls,
-                    name=QUEUE,
-                    stop=stop,
-                    takeover=1.0,
-                    rates=[Rate(100)],
-                    observers=[far.observer.on_operation],
-                )
-            )
-            for operation in (QueryGroupDetail(group_id="none"), InviteJoinGroup(group_id="none", members=["1", "2"])):
-                try:
-                    seen.texts.append(repr(await sender.send(operation)))
-                except errors.RbimError as error:
-                    seen.texts.append(shown(error))
-            journal = world.path("journal")
-            report = await InviteJob(sender, journal=journal, chunk=2).run([("none", "1"), ("none", "2")])
-            seen.texts.append(json.dumps(report.as_json()))
-            seen.texts += [file.read_bytes().decode("latin-1") for file in journal.parent.iterdir()]
-            seen.texts.append(repr(await sender.state()))
-            await _monitored(monitor, seen)
-            stop.set()
-            await task
-        seen.texts += [repr(sender), repr(client)]
-    seen.texts += [near.text(), far.text()]
 
 
 async def _left(jetstream, seen):

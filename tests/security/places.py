@@ -19,7 +19,6 @@ TRUST = "tests/config/test_trust.py"
 HERE = "tests/security/test_places.py"
 NO_NAME = f"{HERE}::test_a_temporary_file_of_a_job_has_no_name_and_no_reader"
 FOLDER = f"{HERE}::test_a_temporary_folder_is_for_the_user_alone"
-DEMO_FOLDER = f"{HERE}::test_the_folder_of_the_demo_is_for_the_user_alone"
 READS_ONLY = f"{HERE}::test_a_place_that_reads_does_not_write"
 DISCARDS = f"{HERE}::test_a_place_that_discards_writes_to_the_null_device"
 ZSH = "tests/cli/test_completion.py::test_zsh_is_set_up_where_it_reads_its_files"
@@ -75,19 +74,12 @@ FILES = {
     "credentials.py: _listed: open": (READS_ONLY,),
     # what a user names to be read
     "bulk/input/file.py: RowFile._stream: open": (READS_ONLY,),
-    "cli/demo/rows.py: read_rows: open": (READS_ONLY,),
+    "cli/demo.py: read_rows: open": (READS_ONLY,),
     "cli/jobs/listing.py: _is_journal: open": (READS_ONLY,),
     # output that has no reader
     "cli/entry_point.py: run: open": (DISCARDS,),
     "cli/errors.py: discard_output: open": (DISCARDS,),
     "cli/jobs/run.py: _print_report: open": (DISCARDS,),
-    # the demo, in its folder
-    "cli/demo/machines/demo.py: run_demo: TemporaryDirectory": (DEMO_FOLDER,),
-    "cli/demo/machines/demo.py: _environment: touch": (DEMO_FOLDER,),
-    "cli/demo/machines/demo.py: _Site._begin_job: open": (DEMO_FOLDER,),
-    "cli/demo/machines/crew.py: Crew.start_again: open": (DEMO_FOLDER,),
-    "cli/demo/machines/handlers.py: record: open": (DEMO_FOLDER,),
-    "cli/demo/machines/nodes.py: Nodes.start: write_text": (DEMO_FOLDER,),
     # the conformance suites, in folders of their own
     "testing/conformance/requests.py: _netrc: TemporaryDirectory": (FOLDER,),
     "testing/conformance/requests.py: _netrc: write_text": (FOLDER,),
@@ -103,7 +95,6 @@ PAGES = "tests/cli/page/test_app.py::test_a_page_of_another_server_gets_nothing_
 PAGES_BOUND = f"{HERE}::test_the_page_of_a_command_is_bound_to_the_loopback"
 TOKEN = "tests/cli/page/test_app.py::test_without_the_token_everything_is_missing"
 BOUND = f"{HERE}::test_what_a_command_serves_is_bound_to_the_loopback_unless_told_otherwise"
-DEMO_LOOPBACK = f"{HERE}::test_the_demo_listens_on_the_loopback_only"
 
 LISTENERS = {
     "_support/sockets.py: bound: bind": (BOUND,),
@@ -116,8 +107,6 @@ LISTENERS = {
     "cli/callback/serve.py: _Server.startup: create_server": (PUBLIC, BOUND),
     "cli/callback/serve.py: _Server.startup: listen": (PUBLIC, BOUND),
     "cli/page/server.py: LocalPageServer.__aenter__: create_server": (PAGES, PAGES_BOUND, TOKEN),
-    "cli/demo/machines/balancer.py: Balancer.running: start_server": (DEMO_LOOPBACK,),
-    "cli/demo/machines/nodes.py: free_ports: create_server": (DEMO_LOOPBACK,),
     "testing/conformance/crowd_server.py: CrowdServer.__enter__: create_server": (CONFORMANCE,),
     "testing/conformance/errors.py: full_port: bind": (CONFORMANCE,),
     "testing/conformance/errors.py: full_port: listen": (CONFORMANCE,),
@@ -139,33 +128,18 @@ MESSAGES = {
         "inbox, quarantine",
         "inbox, replayed events",
         "inbox, dead letters",
-        "queue, operations",
     ),
-    "jetstream/publisher.py: Publisher.put: publish": ("inbox, records", "queue, records"),
+    "jetstream/publisher.py: Publisher.put: publish": ("inbox, records",),
     "jetstream/ownership.py: Ownership._say: publish": ("inbox, owners",),
-    "jetstream/sender.py: RemoteSender._publish.publish: publish": ("queue, operations",),
-    "jetstream/sender.py: RemoteSender.state: publish": ("queue, workers",),
-    "jetstream/worker.py: _Worker._record: publish": ("queue, records",),
-    "jetstream/worker.py: _Worker._tell_life: respond": ("answers",),
-    "jetstream/worker.py: _Worker._tell_state: respond": ("answers",),
-    "jetstream/requests.py: lives: request": ("queue, workers",),
     "jetstream/letters.py: Letters._subjects: request": ("commands of the servers",),
-    "jetstream/nats_py.py: server_time: request": ("commands of the servers",),
-    "jetstream/pull.py: Pull.run: publish": ("commands of the servers",),
     "jetstream/reader.py: Reader._ask: publish": ("commands of the servers",),
     # what is subscribed
     "jetstream/nats_py.py: subscribe: subscribe": ("answers",),
     "jetstream/ownership.py: Ownership._listen: subscribe": ("inbox, owners",),
     "jetstream/publisher.py: Publisher.start: subscribe": ("answers",),
-    "jetstream/pull.py: Pull.connected: subscribe": ("answers",),
     "jetstream/reader.py: Reader.__aenter__: subscribe": ("answers",),
-    "jetstream/sender.py: RemoteSender._prepare: subscribe": ("answers",),
-    "jetstream/sender.py: RemoteSender.state: subscribe": ("answers",),
-    "jetstream/worker.py: _Worker.prepare: subscribe": ("queue, workers",),
     # what is made there
-    "jetstream/nats_py.py: add_stream: add_stream": ("inbox, events", "inbox, dead letters", "queue, operations"),
+    "jetstream/nats_py.py: add_stream: add_stream": ("inbox, events", "inbox, dead letters"),
     "jetstream/streams.py: Streams._created: add_stream": ("inbox, events", "inbox, dead letters"),
     "jetstream/streams.py: Streams._prepare: add_bucket": ("inbox, records",),
-    "jetstream/requests.py: Store.prepare: add_stream": ("queue, operations",),
-    "jetstream/requests.py: Store.prepare: add_bucket": ("queue, records",),
 }

@@ -23,9 +23,6 @@ from helpers.rawclient import JSON, ask, http, signed
 from rbim.bulk.journal.duplicates import Hashes
 from rbim.bulk.journal.overflow import Overflow, Part
 from rbim.callbacks import SqliteInbox
-from rbim.cli.demo.machines import demo as machines
-from rbim.cli.demo.machines.balancer import Balancer
-from rbim.cli.demo.machines.nodes import NODES, Nodes
 from rbim.cli.exit_codes import Exit
 from rbim.cli.page.server import LocalPageServer
 from rbim.emulator import Emulator
@@ -135,28 +132,6 @@ def test_a_temporary_folder_is_for_the_user_alone(tmp_path):
     finally:
         os.umask(before)
     assert {place for place in scan.files() if place.endswith((": mkdtemp", ": makedirs"))} == set()
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="modes are POSIX's")
-def test_the_folder_of_the_demo_is_for_the_user_alone(monkeypatch, tmp_path, capsys):
-    seen = []
-
-    async def stage(folder, *_):
-        machines._environment(folder, machines.configuration().dialect)
-        seen.append((folder.parent, stat.S_IMODE(folder.stat().st_mode), [each.name for each in folder.iterdir()]))
-        raise machines._Broken("seen")
-
-    monkeypatch.setattr(machines, "_stage", stage)
-    monkeypatch.setattr(machines, "server_program", lambda: "nats-server")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before = os.umask(0)
-    try:
-        assert machines.run_demo(None, plain=True, as_json=True) == Exit.REFUSED
-    finally:
-        os.umask(before)
-    assert seen == [(tmp_path, 0o700, ["rbim.toml"])]
-    assert list(tmp_path.iterdir()) == []
-    assert "seen" in capsys.readouterr().err
 
 
 def calls_at(place):
@@ -275,30 +250,6 @@ async def test_the_page_of_a_command_is_bound_to_the_loopback():
             await asyncio.open_connection("127.0.0.2", server.port)
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.close()
-
-
-async def test_the_demo_listens_on_the_loopback_only(tmp_path):
-    started = {}
-    crew = SimpleNamespace(folder=tmp_path, start=lambda name, *command, **_: started.update({name: command}))
-    nodes = Nodes(crew, "nats-server")
-    nodes.start()
-    configurations = [Path(command[-1]).read_text(encoding="utf-8") for command in started.values()]
-    assert len(configurations) == NODES
-    for text in configurations:
-        addresses = re.findall(
-            r'(?:listen|http|https|monitor_port|leafnodes|websocket|mqtt|gateway)\s*:\s*"?([^",}\n]+)', text
-        )
-        assert len(addresses) == 3
-        assert {address.rpartition(":")[0] for address in addresses} == {"127.0.0.1"}
-    balancer = Balancer([1])
-    async with balancer.running():
-        with pytest.raises(OSError, match=r"refused|Connect call failed"):  # no other address of this machine
-            await asyncio.open_connection("127.0.0.2", balancer.port)
-    source = (PACKAGE / "cli" / "demo" / "machines" / "demo.py").read_text(encoding="utf-8")
-    assert "--host" not in source
-    assert 'create_server(("127.0.0.1", port))' in (PACKAGE / "cli" / "demo" / "machines" / "nodes.py").read_text(
-        encoding="utf-8"
-    )
 
 
 def test_the_servers_of_the_conformance_suite_bind_the_loopback():

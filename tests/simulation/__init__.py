@@ -14,7 +14,6 @@ prints. rbim runs as it is in production (SystemClock, threads, shared deadlines
 ``job``              one scenario, with ``job_checks``: its invariants
 ``inbox``            another one, with ``inbox_checks``, and ``deliveries`` between platform and receivers
 ``service``          a third one, with ``service_checks``
-``jetstream_job``    a job whose requests workers send, with ``jetstream_job_checks``
 ``jetstream_inbox``  an inbox on several machines, with ``jetstream_checks``
 ``trio_inbox``       a receiver with its handlers on trio
 ``broker``           a model of NATS servers, with ``broker_network``: connections to them, and what goes wrong

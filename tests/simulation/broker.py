@@ -19,7 +19,6 @@ from .virtual_time import EPOCH, TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from random import Random
 
 __all__ = ["Broker", "Consumer", "Reply", "Stored", "Stream", "matches"]
 
@@ -90,7 +89,6 @@ class Asked:
     expires: float
     heartbeat: float
     last: float  # when something was sent for it
-    no_wait: bool = False
 
 
 class Stream:
@@ -120,11 +118,8 @@ class Stream:
         return any(matches(each, subject) for each in self.config["subjects"])
 
     def expire(self) -> None:
-        """Delete what is older than the stream allows, and forget ids that are older than the window."""
+        """Forget ids that are older than the window."""
         now = self._broker.clock(self.name)
-        age = (self.config.get("max_age") or 0) / NANO
-        while age and self.messages and (oldest := next(iter(self.messages.values()))).time < now - age:
-            self.remove(oldest)
         while self.ids:
             identity, (_, noted) = next(iter(self.ids.items()))
             if noted >= now - self.window:
@@ -162,7 +157,6 @@ class Stream:
             self.remove(self.messages[self.subjects[subject][0]])
         if identity:
             self.ids[identity] = message.seq, message.time
-        self._broker.stored(self, message)
         for consumer in tuple(self.consumers.values()):
             consumer.deliver()
         return {"stream": self.name, "seq": message.seq}
@@ -219,21 +213,15 @@ class Stream:
 
 
 class Consumer:
-    """A pull consumer. ``volatile``: it is on one server only, in memory."""
+    """A pull consumer without acknowledgements. It is on one server only, in memory."""
 
     def __init__(self, broker: Broker, stream: Stream, config: dict[str, Any]) -> None:
         self._broker, self._stream, self.config = broker, stream, config
-        self.name: str = config.get("durable_name") or config["name"]
-        self.volatile = bool(config.get("mem_storage"))
-        self.explicit = config.get("ack_policy", "none") == "explicit"
-        self.wait = config.get("ack_wait", 30 * NANO) / NANO
+        self.name: str = config["name"]
         self.filter: str = config.get("filter_subject", "")
         self.next = config.get("opt_start_seq", 1) if config.get("deliver_policy") == "by_start_sequence" else 1
         self.delivered = 0  # the consumer's last number
         self.last_stream = 0
-        self.counts: dict[int, int] = {}  # deliveries by stream sequence, of what is not acknowledged
-        self.due: dict[int, float] = {}  # when what is not acknowledged is delivered again
-        self.again: list[int] = []
         self.asked: deque[Asked] = deque()
         self.used = TIME.now
         self.gone = False
@@ -263,8 +251,8 @@ class Consumer:
             "created": _rfc3339(EPOCH + self.used),
             "delivered": {"consumer_seq": self.delivered, "stream_seq": self.last_stream},
             "ack_floor": {"consumer_seq": 0, "stream_seq": 0},
-            "num_ack_pending": len(self.counts),
-            "num_redelivered": sum(count > 1 for count in self.counts.values()),
+            "num_ack_pending": 0,
+            "num_redelivered": 0,
             "num_waiting": len(self.asked),
             "num_pending": self.pending,
             "ts": _rfc3339(self._broker.clock(self._stream.name)),
@@ -282,31 +270,22 @@ class Consumer:
                 TIME.now + expires if expires else float("inf"),
                 heartbeat,
                 TIME.now,
-                no_wait=document.get("no_wait", False),
             )
         )
         self.deliver()
-        for each in tuple(self.asked):
-            if each.no_wait:
-                self._end(each, "404", "No Messages")
         self._tick_soon(min(expires or float("inf"), heartbeat or float("inf")))
 
     def deliver(self) -> None:
         """Send what can be sent."""
         self._forget_deaf()
         while self.asked and not self.gone:
-            most = self.config.get("max_ack_pending", 1000)
-            number = self._next_number(more=not self.explicit or len(self.counts) < most)
-            if number is None:
+            message = next(self._ahead(), None)
+            if message is None:
                 return
-            asked, message = self.asked[0], self._stream.messages[number]
+            asked, self.next = self.asked[0], message.seq + 1
             self.delivered += 1
-            self.last_stream = max(self.last_stream, number)
-            count = self.counts.get(number, 0) + 1
-            if self.explicit:
-                self.counts[number], self.due[number] = count, TIME.now + self.wait
-                self._tick_soon(self.wait)
-            reply = f"$JS.ACK.{self._stream.name}.{self.name}.{count}.{number}.{self.delivered}"
+            self.last_stream = max(self.last_stream, message.seq)
+            reply = f"$JS.ACK.{self._stream.name}.{self.name}.1.{message.seq}.{self.delivered}"
             reply += f".{int(message.time * NANO)}.{self.pending}"
             asked.left -= 1
             asked.last = self.used = TIME.now
@@ -314,63 +293,17 @@ class Consumer:
                 self.asked.popleft()
             self._broker.send(Reply(asked.reply, message.data, message.headers, reply), message.subject)
 
-    def _next_number(self, *, more: bool) -> int | None:
-        while self.again:
-            number = self.again.pop(0)
-            if number in self._stream.messages:
-                return number
-            self.counts.pop(number, None)
-        message = next(self._ahead(), None) if more else None
-        if message is None:
-            return None
-        self.next = message.seq + 1
-        return message.seq
-
     def _forget_deaf(self) -> None:
         """Drop requests whose sender does not listen any more, as far as the server knows."""
         while self.asked and not self._broker.hears(self.asked[0].reply):
             self.asked.popleft()
 
-    def acknowledge(self, number: int, word: bytes) -> None:
-        """Take an acknowledgement, or one of its other forms."""
-        if word.startswith(b"+WPI"):
-            if number in self.due:
-                self.due[number] = TIME.now + self.wait
-                self._tick_soon(self.wait)
-        elif word.startswith(b"-NAK"):
-            if self.due.pop(number, None) is not None:
-                delay = json.loads(word[4:] or b"{}").get("delay", 0) / NANO
-                if delay:
-                    self.due[number] = TIME.now + delay
-                    self._tick_soon(delay)
-                else:
-                    self.again.append(number)
-                    self.deliver()
-        else:
-            self.due.pop(number, None)
-            self.counts.pop(number, None)
-            if number in self.again:
-                self.again.remove(number)
-            self.deliver()
-
-    def lead_anew(self, forgets: int) -> None:
-        """Change the leader: requests end, and the last deliveries may not be known to the new one."""
-        for each in tuple(self.asked):
-            self._end(each, "409", "Leadership Change")
-        for _ in range(min(forgets, len(self.due))):
-            number = max(self.due)
-            if self.counts.get(number) != 1 or number + 1 != self.next:
-                break
-            del self.due[number], self.counts[number]
-            self.next = number
-            self.delivered -= 1
-
-    def delete(self, status: str = "Consumer Deleted") -> None:
+    def delete(self) -> None:
         """Delete it."""
         self.gone = True
         self._stream.consumers.pop(self.name, None)
         for each in tuple(self.asked):
-            self._end(each, "409", status)
+            self._end(each, "409", "Consumer Deleted")
 
     def _end(self, asked: Asked, status: str, description: str) -> None:
         self.asked.remove(asked)
@@ -392,10 +325,6 @@ class Consumer:
             return
         self._timer, now = float("inf"), TIME.now
         self._forget_deaf()
-        for number, due in tuple(self.due.items()):
-            if due <= now:
-                del self.due[number]
-                self.again.append(number)
         self.deliver()
         ended = False
         for each in tuple(self.asked):
@@ -413,7 +342,7 @@ class Consumer:
             return
         moments = [each.expires for each in self.asked]
         moments += [each.last + each.heartbeat for each in self.asked if each.heartbeat]
-        moments += [*self.due.values(), *([max(self.used + threshold, now + 1.0)] if threshold else [])]
+        moments += [max(self.used + threshold, now + 1.0)] if threshold else []
         if moments:
             self._tick_soon(max(1e-6, min(moments) - now))
 
@@ -424,8 +353,8 @@ def _nothing(*_: object) -> None: ...
 class Broker:
     """The servers as one: what they have agreed on. ``send`` and ``hears`` belong to the network before them.
 
-    ``clock`` gives the time of the server that leads a stream. ``stored`` is called with each stream and message,
-    ``step_down`` with the name of a stream whose leader is asked to let another server lead.
+    ``clock`` gives the time of the server that leads a stream. ``step_down`` is called with the name of a stream that is to
+    have another leader.
     """
 
     def __init__(
@@ -437,7 +366,6 @@ class Broker:
     ) -> None:
         self.streams: dict[str, Stream] = {}
         self.send, self.hears, self.clock, self.at = send, hears, clock, at
-        self.stored: Callable[[Stream, Stored], object] = _nothing
         self.step_down: Callable[[str], object] = _nothing
 
     def stream_of(self, subject: str) -> str | None:
@@ -445,10 +373,8 @@ class Broker:
         tokens = subject.split(".")
         if subject.startswith("$JS.API.") and len(tokens) > 4:
             at = 5 if tokens[2] == "STREAM" and tokens[3] in {"MSG", "LEADER"} else 4
-            at = {"DURABLE": 5, "MSG": 5}.get(tokens[3], 4) if tokens[2] == "CONSUMER" else at
+            at = 5 if tokens[2:4] == ["CONSUMER", "MSG"] else at
             return tokens[at] if len(tokens) > at else None
-        if subject.startswith("$JS.ACK."):
-            return tokens[2]
         return next((name for name, each in self.streams.items() if each.takes(subject)), None)
 
     def handle(self, subject: str, headers: Headers, data: bytes, reply: str, *, seen_at: float | None = None) -> bool:
@@ -456,13 +382,6 @@ class Broker:
 
         ``seen_at``: the time up to which the server that answers knows what happened; for reads that any server answers.
         """
-        if subject.startswith("$JS.ACK."):
-            tokens = subject.split(".")
-            stream = self.streams.get(tokens[2])
-            consumer = None if stream is None else stream.consumers.get(tokens[3])
-            if consumer is not None:
-                consumer.acknowledge(int(tokens[5]), data)
-            return consumer is not None
         if subject.startswith("$JS.API."):
             return self._api(subject.split(".")[2:], data, reply, seen_at)
         name = self.stream_of(subject)
@@ -516,13 +435,13 @@ class Broker:
         kind, what = tokens[0], tokens[1]
         if (kind, what) == ("STREAM", "CREATE"):
             return self._create(asked)
-        name = tokens[3] if what in {"MSG", "DURABLE", "LEADER"} else tokens[2]
+        name = tokens[3] if what in {"MSG", "LEADER"} else tokens[2]
         stream = self.streams.get(name)
         if stream is None:
             raise ApiError(404, 10059, "stream not found")
         if kind == "STREAM":
             return self._of_stream(stream, tokens, asked)
-        if what in {"CREATE", "DURABLE"}:
+        if what == "CREATE":
             return self._create_consumer(stream, asked["config"])
         consumer = stream.consumers.get(tokens[3])
         if consumer is None:
@@ -577,22 +496,14 @@ class Broker:
                 return {"success": True}
 
     def _create_consumer(self, stream: Stream, config: dict[str, Any]) -> dict[str, Any]:
-        name = config.get("durable_name") or config["name"]
-        known = stream.consumers.get(name)
+        known = stream.consumers.get(config["name"])
         if known is not None:  # the one that asks last decides what may be changed
             known.config = config
-            known.wait = config.get("ack_wait", 30 * NANO) / NANO
             return known.info()
-        consumer = stream.consumers[name] = Consumer(self, stream, config)
+        consumer = stream.consumers[config["name"]] = Consumer(self, stream, config)
         return consumer.info()
 
     # What happens to servers.
-
-    def lead_anew(self, stream: Stream, draw: Random) -> None:
-        """Give a stream another leader."""
-        for consumer in tuple(stream.consumers.values()):
-            if not consumer.volatile:
-                consumer.lead_anew(draw.choice([0, 0, 1, 3]))
 
     def lose_unsynced(self, since: float) -> None:
         """Lose what was stored after a time, on all servers."""

@@ -7,7 +7,7 @@ client publishes on one connection arrives in order. Everything else may happen 
 ``broker-request-lost``  a request has no effect and no answer
 ``broker-ack-lost``      a request has its effect, and its answer is lost
 ``broker-request-late``  a connection stalls: what was sent arrives seconds later, also after its sender gave up or died
-``broker-leader``        a stream has no leader for a while, then another one, which may not know the last deliveries
+``broker-leader``        a stream has no leader for a while, then another one
 ``broker-node``          a server dies, with consumers that are only there, and is back after a while
 ``broker-outage``        two of three servers are away: nothing can be changed
 ``broker-power``         all servers lose power; they have synced what they acknowledged (``syncs``)
@@ -191,8 +191,6 @@ class Servers:
             return
         if self._leaders.get(stream) is None:
             self._leaders[stream] = self._last_leader[stream] = self._draw.choice(alive)
-            if stream in self.broker.streams:  # what asks for the stream may not have created it yet
-                self.broker.lead_anew(self.broker.streams[stream], self._draw)
             self.world.note("broker", f"{stream} has another leader")
 
     def kill_node(self, seconds: float, *nodes: Node) -> None:
@@ -202,7 +200,7 @@ class Servers:
             for stream in [name for name, leader in self._leaders.items() if leader is node]:
                 self.unseat(stream, self._draw.choice([0.2, 1.0, 5.0]))
             for stream_ in self.broker.streams.values():
-                for consumer in [each for each in stream_.consumers.values() if each.volatile]:
+                for consumer in tuple(stream_.consumers.values()):
                     if self._places.setdefault(consumer.name, self._draw.choice(self.nodes)) is node:
                         consumer.gone = True
                         del stream_.consumers[consumer.name]
@@ -550,10 +548,10 @@ class Client:
 
 def install(world: World) -> None:
     """Let rbim use the stand-in, and draw its random names from a stream of the world."""
-    from rbim.jetstream import archive, backlog, connection, pull, reader, requests, sender, worker
+    from rbim.jetstream import archive, backlog, connection, reader
 
     Client.numbers = itertools.count(1)
     connection.Client = Client  # type: ignore[misc,assignment]
     draw = world.stream("names")
-    for module in (archive, backlog, pull, reader, requests, sender, worker):
+    for module in (archive, backlog, reader):
         module.token_hex = lambda count: draw.randbytes(count).hex()  # type: ignore[attr-defined]

@@ -4,8 +4,7 @@
 each step; with ``cluster`` on that of three servers, and then :func:`play_troubles`.
 
 What is not compared, because servers may answer it either way: requests while a stream has no leader; reads that any server
-answers, before all have what was written; how often a message was delivered before another server took the lead of its
-consumer, and what becomes of requests for messages then; consumers in the memory of a server that dies.
+answers, before all have what was written; consumers in the memory of a server that dies.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ ONE, THREE = 1, 3
 LOG = {"name": "log", "subjects": ["log.new.*", "log.again.*"], "retention": "limits", "duplicate_window": HOUR}
 LOG |= {"storage": "file", "num_replicas": 1, "allow_direct": True, "metadata": {"schema": "1"}}
 KEYS = {"name": "KV_keys", "subjects": ["$KV.keys.>"], "max_msgs_per_subject": 1, "allow_direct": True, "deny_delete": True}
-KEYS |= {"allow_rollup_hdrs": True, "duplicate_window": 120 * NANO, "discard": "new", "num_replicas": 1, "max_age": HOUR}
+KEYS |= {"allow_rollup_hdrs": True, "duplicate_window": 120 * NANO, "discard": "new", "num_replicas": 1}
 
 API, LAST = "$JS.API.", "Nats-Expected-Last-Subject-Sequence"
 
@@ -112,9 +111,7 @@ async def play(client: Any, servers: int = ONE) -> AsyncIterator[Any]:
             await asyncio.sleep(KNOWN)
         document = {**body, "num_replicas": servers} if isinstance(body, dict) and "num_replicas" in body else body
         yield await _asked(client, subject, _encoded(document), headers)
-    async for each in _without_acknowledgements(client):
-        yield each
-    async for each in _with_acknowledgements(client):
+    async for each in _read(client):
         yield each
 
 
@@ -171,7 +168,7 @@ async def _revision(client: Any) -> int:
     return int(found[1])
 
 
-async def _without_acknowledgements(client: Any) -> AsyncIterator[Any]:
+async def _read(client: Any) -> AsyncIterator[Any]:
     """Read in order from a sequence on, as the owner of a partition does."""
     got: list[Any] = []
     heard = await _listens(client, "_INBOX.reader", got)
@@ -191,41 +188,6 @@ async def _without_acknowledgements(client: Any) -> AsyncIterator[Any]:
     yield await _after(PAUSE, got)
     yield await _pulled(client, "r", "_INBOX.reader", got, batch=1, expires=1.0)  # there is none any more
     await heard.unsubscribe()
-
-
-async def _with_acknowledgements(client: Any) -> AsyncIterator[Any]:
-    """Take work from a durable consumer, as workers do."""
-    got: list[Any] = []
-    heard = await _listens(client, "_INBOX.worker", got)
-    config = {"durable_name": "w", "ack_policy": "explicit", "ack_wait": int(0.6 * NANO), "max_deliver": -1}
-    config |= {"max_ack_pending": 3, "deliver_policy": "all"}
-    document = json.dumps({"stream_name": "log", "config": config}).encode()
-    yield await _asked(client, f"{API}CONSUMER.DURABLE.CREATE.log.w", document, {})
-    yield await _asked(client, f"{API}CONSUMER.DURABLE.CREATE.log.w", document, {})
-    yield await _pulled(client, "w", "_INBOX.worker", got, batch=2, expires=3.0)
-    first, second = _messages
-    await first.ack()
-    await asyncio.sleep(PAUSE)  # servers take acknowledgements and questions in turns of their own
-    yield await _asked(client, f"{API}CONSUMER.INFO.log.w", b"", {})
-    await second.nak()
-    await asyncio.sleep(0.05)
-    yield await _pulled(client, "w", "_INBOX.worker", got, batch=1, expires=3.0)
-    (again,) = _messages
-    await asyncio.sleep(0.4)
-    await again.in_progress()
-    await client.publish(f"{API}CONSUMER.MSG.NEXT.log.w", b'{"batch": 3, "expires": 5000000000}', reply="_INBOX.worker")
-    yield await _after(0.4, got)  # two more may be in hand; the one that is worked on does not come
-    yield await _asked(client, f"{API}CONSUMER.INFO.log.w", b"", {})
-    yield await _after(0.5, got)  # the place that was asked for: what was not acknowledged in time comes again
-    for message in (again, *_messages):
-        if not message.is_acked:
-            await message.ack()
-    await asyncio.sleep(PAUSE)
-    yield await _asked(client, f"{API}CONSUMER.INFO.log.w", b"", {})
-    await heard.unsubscribe()
-
-
-_messages: list[Any] = []
 
 
 async def _listens(client: Any, subject: str, got: list[Any]) -> Any:
@@ -256,7 +218,6 @@ async def _pulled(  # a request, by keyword
 async def _after(seconds: float, got: list[Any]) -> Any:
     """Return what has come after a while."""
     await asyncio.sleep(seconds)
-    _messages[:] = [each for each in got if (each.headers or {}).get("Status") is None]
     told = [_told(each) for each in got]
     got.clear()
     return told
@@ -283,9 +244,9 @@ async def _asked(client: Any, subject: str, data: bytes, headers: dict[str, str]
     return _kept(json.loads(message.data))
 
 
-CONFIG = ("name", "subjects", "max_msgs_per_subject", "allow_direct", "duplicate_window", "metadata", "max_age")
+CONFIG = ("name", "subjects", "max_msgs_per_subject", "allow_direct", "duplicate_window", "metadata")
 STATE = ("messages", "first_seq", "last_seq", "num_subjects", "subjects", "consumer_count")
-CONSUMER = ("name", "num_pending", "num_ack_pending", "num_redelivered", "num_waiting")
+CONSUMER = ("name", "num_pending", "num_waiting")
 
 
 def _kept(answer: dict[str, Any]) -> Any:

@@ -104,7 +104,6 @@ class JobScenario(Scenario):
         *ALL_TROUBLES,
         *SITUATIONS,
     )
-    SPECIAL: ClassVar[bool] = True
     """Whether some runs meet a special situation."""
 
     SHRINKS: ClassVar[Mapping[str, int]] = MappingProxyType(
@@ -175,7 +174,7 @@ class JobScenario(Scenario):
             retry_after=draw.choice([None, 2]),
             fair_from=draw.choice([60.0, 300.0, 1200.0]),
         )
-        if self.SPECIAL and situation != "storm" and world.is_on(situation):
+        if situation != "storm" and world.is_on(situation):
             world.happened[situation] += 1
             self._draw_situation(sizes)
         else:
@@ -350,9 +349,6 @@ class JobScenario(Scenario):
                 self.world.fail(PROGRESS, f"the job is not done at {TIME.now:.0f} s; {latest:.0f} s at most are right")
                 return
         await self._ended
-        self._check_all()
-
-    def _check_all(self) -> None:
         checks.check_all(self)
 
     def _start(self) -> None:
@@ -392,7 +388,7 @@ class JobScenario(Scenario):
         if not self._ended.done():
             self._ended.set_exception(error) if error is not None else self._ended.set_result(None)
 
-    def _client(self) -> Any:
+    def _client(self) -> AsyncClient:
         limits = Limits(rates=(Rate(2),)) if self.sizes.situation == "client-limits" else None
         transport = self.network.transport()
         return AsyncClient(
@@ -482,13 +478,10 @@ class JobScenario(Scenario):
                 why = "retried"
             if why == "done":
                 self.report = await open_job(client, self.path).report()
-        self._check_left(client, process)
+        checks.check_left(self, client, process)
         if why == "done":
             self._end()
         return why
-
-    def _check_left(self, client: Any, process: Process) -> None:
-        checks.check_left(self, client, process)
 
     def _intrude(self) -> None:
         """Let a second operator try to run the same job: it is refused, unless nobody runs the job."""

@@ -288,7 +288,7 @@ def open_requests_forgotten() -> None:
     """What a killed run has left open is neither sent again nor reported as unknown."""
     from rbim.bulk.journal.journal import Journal
 
-    replace(Journal, "recover", lambda self, on_unknown, resend_within, recalled_within: [])  # noqa: ARG005
+    replace(Journal, "recover", lambda self, on_unknown, resend_within: None)  # noqa: ARG005
 
 
 @fault("job")

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 from .planted_faults import fault, replace
 
 __all__: list[str] = []
-
-
-# The inbox on several machines.
 
 
 @fault("jetstream_inbox")
@@ -147,15 +143,16 @@ def lease_not_in_the_record() -> None:
 @fault("jetstream_inbox")
 def work_queue_forgets() -> None:
     """The servers forget ids when another one takes the lead, as they do those of a work queue when they start again."""
-    from .broker import Broker
+    from .broker_network import Servers
 
-    lead_anew = Broker.lead_anew
+    seat = Servers._seat
 
-    def faulty(self: Any, stream: Any, draw: Any) -> None:
-        stream.ids.clear()
-        lead_anew(self, stream, draw)
+    def faulty(self: Any, stream: str) -> None:
+        seat(self, stream)
+        if self._leaders.get(stream) is not None and stream in self.broker.streams:
+            self.broker.streams[stream].ids.clear()
 
-    replace(Broker, "lead_anew", faulty)
+    replace(Servers, "_seat", faulty)
 
 
 @fault("jetstream_inbox")
@@ -170,98 +167,3 @@ def acknowledged_before_synced() -> None:
         lose_power(self, seconds)
 
     replace(Servers, "_lose_power", faulty)
-
-
-# The job whose requests others send.
-
-
-@fault("jetstream_job")
-def claim_without_compare_and_set() -> None:
-    """A worker claims a request whoever has claimed it before."""
-    from rbim.jetstream.requests import Record, Requests
-
-    async def faulty(self: Any, key: Any, fields: Any) -> Any:
-        fields = {**fields, "by": "me"}
-        value = json.dumps(fields).encode()
-        revision = await self.persist(lambda: self._bucket.put(key, value, validate_keys=False))
-        return True, Record(revision, fields)
-
-    replace(Requests, "create", faulty)
-
-
-@fault("jetstream_job")
-def not_withdrawn() -> None:
-    """The job concludes that no worker took a request, and does not withdraw it."""
-    from rbim.jetstream.requests import Record, Requests
-
-    create = Requests.create
-
-    async def faulty(self: Any, key: Any, fields: Any) -> Any:
-        if fields["state"] == "over":
-            return True, Record(0, fields)
-        return await create(self, key, fields)
-
-    replace(Requests, "create", faulty)
-
-
-@fault("jetstream_job")
-def given_up_claim_was_not_sent() -> None:
-    """What a worker that died had claimed is taken for not sent."""
-    from rbim.errors import NotTaken
-    from rbim.jetstream import sender, worker
-
-    for module in (sender, worker):
-        replace(module, "Unanswered", lambda message, outcome=None: NotTaken(message))  # noqa: ARG005
-
-
-@fault("jetstream_job")
-def begun_requests_not_recalled() -> None:
-    """A job that is resumed takes what it had begun for not sent."""
-    from rbim.errors import NotTaken
-    from rbim.jetstream.sender import RemoteSender
-
-    async def faulty(self: Any, operation: Any, /, *, key: Any) -> Any:  # noqa: ARG001
-        raise NotTaken("no worker took it")
-
-    replace(RemoteSender, "recall", faulty)
-
-
-@fault("jetstream_job")
-def slots_without_compare_and_set() -> None:
-    """Two workers may take the same slot of their rate."""
-    from rbim.jetstream.rate import KEY, SharedPace
-
-    async def faulty(self: Any, due: Any, halted: Any) -> bool:
-        value = json.dumps({"due": due, "halted": halted, "by": "me"}).encode()
-        await self._requests.persist(lambda: self._requests._bucket.put(KEY, value, validate_keys=False))
-        self._due, self._halted = due, halted
-        return True
-
-    replace(SharedPace, "_write", faulty)
-
-
-@fault("jetstream_job")
-def late_slots_used() -> None:
-    """A slot is used however late it is."""
-    from rbim.jetstream import rate
-
-    rate.LATE = 1e9
-    replace(rate.SharedPace, "is_late", lambda self, at: False)  # noqa: ARG005
-
-
-@fault("jetstream_job")
-def outcome_overwritten() -> None:
-    """An outcome is recorded whatever was recorded before."""
-    from rbim.jetstream.requests import Record, Requests
-
-    update = Requests.update
-
-    async def faulty(self: Any, key: Any, fields: Any, revision: Any) -> Any:
-        if fields.get("state") != "over":
-            return await update(self, key, fields, revision)
-        fields = {**fields, "by": "me"}
-        value = json.dumps(fields).encode()
-        last = await self.persist(lambda: self._bucket.put(key, value, validate_keys=False))
-        return True, Record(last, fields)
-
-    replace(Requests, "update", faulty)

@@ -27,7 +27,6 @@ MODULES = {
     "service": "ServiceScenario",
     "trio_inbox": "TrioInboxScenario",
     "jetstream_inbox": "JetStreamInboxScenario",
-    "jetstream_job": "JetStreamJobScenario",
 }
 """The class of each scenario; its module has the scenario's name."""
 

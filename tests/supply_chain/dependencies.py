@@ -36,7 +36,6 @@ TESTS = (
     "tests/transports/test_auto.py",
     "tests/transports/test_conformance.py",
     "tests/transports/test_httpx.py",
-    "tests/wire/test_portable.py",
     "tests/wire/test_quirks.py",
 )
 """What most depends on other packages. Left out: what reads the repository, measures, simulates, or kills processes."""

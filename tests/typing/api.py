@@ -17,8 +17,6 @@ from rbim import (
     AsyncClient,
     AttemptEnded,
     CallTaskCreated,
-    Carried,
-    Carrier,
     ClientOptions,
     Clock,
     Created,
@@ -62,7 +60,6 @@ from rbim import (
 from rbim.bulk import InviteJob, Job, JobOptions, RemoveJob, open_job
 from rbim.callbacks import MemorySink, Receiver
 from rbim.config import load
-from rbim.jetstream import RemoteSender, serve
 from rbim.operations.base import operation, wire
 from rbim.operations.fails import Fail
 from rbim.operations.groups import GroupFound
@@ -164,16 +161,6 @@ async def views_are_views(client: AsyncClient) -> None:
     assert_type(await client.acting_as("admin").groups.leave(group_id="g1"), Success)
     async with client as entered:
         assert_type(entered, AsyncClient)
-
-
-async def a_carrier_keeps_the_type_of_its_answers(sender: RemoteSender, client: AsyncClient) -> tuple[Sender, Carrier]:
-    assert_type(await sender.send(QueryGroupDetail(group_id="g")), GroupDetail)
-    assert_type(await sender.carry(QueryGroupDetail(group_id="g"), key="a.1"), Carried[GroupDetail])
-    assert_type((await sender.recall(QueryGroupDetail(group_id="g"), key="a.1")).answer, GroupDetail)
-    InviteJob(sender, journal="a", rates=["50/s"])
-    await serve(client, ["nats://h1", "nats://h2"], name="bulk", rates=[Rate(9), "50/s"])
-    await serve(sender, "h1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    return sender, sender
 
 
 async def a_fan_out_keeps_the_type_of_its_answers(sender: Sender) -> None:

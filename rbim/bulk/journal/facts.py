@@ -21,13 +21,10 @@ if TYPE_CHECKING:
     from rbim.dialect import Dialect
     from rbim.storage.sqlite import Database
 
-__all__ = ["DIALECT", "VIA", "JobFacts", "damage_of", "facts_in", "job_facts", "open_to_read", "reading"]
+__all__ = ["DIALECT", "JobFacts", "damage_of", "facts_in", "job_facts", "open_to_read", "reading"]
 
 DIALECT = "dialect"
 """The key of the settings for the job's dialect: the fields of the client that differ from their defaults."""
-
-VIA = "via"
-"""The key of the settings for the address of the workers; missing if the job sends by itself."""
 
 PATIENCE = 10.0
 """Seconds that a reader waits for a writer that locks the file."""
@@ -36,8 +33,8 @@ PATIENCE = 10.0
 class JobFacts(NamedTuple):
     """Facts of a job in its journal. ``loaded`` is None if the input was not read completely: nothing was sent then.
 
-    ``settings`` includes the dialect. ``erased`` is the time at which the accounts were erased, in epoch seconds, or
-    ``ERASING``. ``id`` is random, the same in all runs; empty in a journal of version 3 until it is opened to send.
+    ``settings`` includes the dialect. ``erased`` is the time at which
+    the accounts were erased, in epoch seconds, or ``ERASING``.
     """
 
     operation: str
@@ -49,7 +46,6 @@ class JobFacts(NamedTuple):
     loaded: float | None
     input: Loaded
     erased: float | None = None
-    id: str = ""
 
     def require_dialect(self, path: Path, dialect: Dialect) -> None:
         """Raise InvalidRequest that names the fields in which a dialect is not the job's."""
@@ -84,18 +80,16 @@ class JobFacts(NamedTuple):
 
 
 def facts_in(connection: sqlite3.Connection | Database) -> JobFacts | None:
-    """Return the facts of the job, or None if there is none; of journals of every version."""
+    """Return the facts of the job, or None if there is none."""
     cursor = connection.execute("SELECT * FROM job")
     row = cursor.fetchone()
     if row is None:
         return None
     values = dict(zip((name for name, *_ in cursor.description), row, strict=True))
     return JobFacts(
-        **{name: values[name] for name in ("operation", "chunk", "created", "loaded")},
+        **{name: values[name] for name in ("operation", "chunk", "created", "loaded", "erased")},
         **{name: json.loads(values[name]) for name in ("options", "settings", "source")},
         input=Loaded(**{name: values[name] for name in Loaded._fields}),
-        erased=values.get("erased"),
-        id=values.get("id", ""),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from attrs import evolve
@@ -13,7 +12,7 @@ from rbim.bulk.journal.loading import Loader
 from rbim.bulk.journal.marks import Mark, Marks, RunKey, read_marks
 from rbim.bulk.journal.packing import pack
 from rbim.bulk.journal.parts import halve, wait_again
-from rbim.bulk.journal.planning import Planner, open_chunks
+from rbim.bulk.journal.planning import Planner
 from rbim.bulk.journal.schema import JOURNAL
 from rbim.bulk.states import AccountState, RequestState
 from rbim.bulk.work import FailureReason
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from rbim.bulk.work import Chunk, Settlement
     from rbim.clock import Clock
 
-__all__ = ["Begun", "Ended", "Journal", "OnUnknown", "Sample"]
+__all__ = ["Ended", "Journal", "OnUnknown", "Sample"]
 
 OnUnknown = Literal["auto", "resend", "report"]
 
@@ -88,13 +87,6 @@ class Ended(NamedTuple):
     again: Chunk | None = None
 
 
-class Begun(NamedTuple):
-    """A request that an ended run has begun and a carrier may know of. ``again``: send it again if it does not."""
-
-    chunk: Chunk
-    again: bool
-
-
 class Journal:
     """The file of one job, between ``open`` and ``close``. Methods that write are commands for ``commit``."""
 
@@ -148,8 +140,8 @@ class Journal:
         self.database.execute("UPDATE account_state SET name = ? WHERE id = ?", (done, AccountState.DONE))
         texts = [json.dumps(each) for each in (facts.options, facts.settings, facts.source)]
         self.database.execute(
-            "INSERT INTO job (operation, options, chunk, settings, source, created, id) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (facts.operation, texts[0], facts.chunk, texts[1], texts[2], self.database.now, token_hex(8)),
+            "INSERT INTO job (operation, options, chunk, settings, source, created) VALUES (?, ?, ?, ?, ?, ?)",
+            (facts.operation, texts[0], facts.chunk, texts[1], texts[2], self.database.now),
         )
         return Loader(self.database, facts.chunk, self.path.parent)
 
@@ -195,29 +187,22 @@ class Journal:
         """Record a sample."""
         self.database.execute(SAMPLE, (self._run, *sample))
 
-    def recover(self, on_unknown: OnUnknown, resend_within: float, *, recalled_within: float = 0.0) -> list[Begun]:
-        """Settle the requests that an ended run left open, and return those that are to be recalled, which stay open.
+    def recover(self, on_unknown: OnUnknown, resend_within: float) -> None:
+        """Settle the requests that an ended run left open.
 
         ``on_unknown``: ``resend``, ``report`` (as unknown), or ``auto``: send again those younger than ``resend_within``
-        seconds. ``recalled_within``: the age in seconds up to which a carrier knows what became of a request.
+        seconds.
         """
         self.adopt_marks()
-        chunks = {chunk.number: chunk for chunk in open_chunks(self.database)} if recalled_within else {}
-        recalled: list[Begun] = []
         for number, chunk, begun, outcome in self.database.execute(LEFT_OPEN).fetchall():
             # after a clock was set back the age is unknown, and what never left has none
-            age = -1.0 if begun is None else self.database.now - begun
-            again = on_unknown == "resend" or (on_unknown == "auto" and 0 <= age < resend_within)
-            if number in chunks and 0 <= age < recalled_within:
-                recalled.append(Begun(chunks[number], again))
-                continue
-            if again:
+            young = begun is not None and 0 <= self.database.now - begun < resend_within
+            if on_unknown == "resend" or (on_unknown == "auto" and young):
                 self.database.execute(SEND_AGAIN, (outcome, number))
                 continue
             reason_id = self._reason_id(RUN_ENDED)
             self.database.execute(GIVE_UP, (outcome, reason_id, number))
             self.database.execute(SETTLE, (AccountState.UNKNOWN, number, reason_id, chunk))
-        return recalled
 
     def adopt_marks(self) -> None:
         """Turn the intents of the last run whose requests have left into open requests, and take the others back."""

@@ -12,7 +12,7 @@ from rbim.bulk.work import Chunk
 if TYPE_CHECKING:
     from rbim.storage.sqlite import Database
 
-__all__ = ["Planner", "open_chunks"]
+__all__ = ["Planner"]
 
 COLUMNS = "chunk.id, chunk.state, target_group.name, sender_group.user_name, content.accounts"
 TABLES = """JOIN content ON content.id = chunk.content JOIN sender_group ON sender_group.id = chunk.sender_group
@@ -21,14 +21,10 @@ WAITING = f"""SELECT {COLUMNS}, chunk.half_of FROM chunk {TABLES}
     WHERE chunk.id > ? AND chunk.id <= ? AND chunk.state <= 0
     AND NOT EXISTS (SELECT 1 FROM request WHERE request.todo = 1 AND request.chunk = chunk.id)
     AND NOT EXISTS (SELECT 1 FROM request WHERE request.outcome = 5 AND request.chunk = chunk.id)
-    AND NOT EXISTS (SELECT 1 FROM request WHERE request.outcome = 0 AND request.chunk = chunk.id)
     ORDER BY chunk.id LIMIT ?"""  # noqa: S608  # constants
 LEFT_OVER = f"""SELECT {COLUMNS}, request.id, request.attempt, request.outcome, request.resent
     FROM request JOIN chunk ON chunk.id = request.chunk {TABLES}
     WHERE request.todo = 1 AND request.chunk > ? ORDER BY request.chunk LIMIT ?"""  # noqa: S608  # constants
-OPEN = f"""SELECT {COLUMNS}, request.id, request.attempt, request.repeats, request.resent, request.begun
-    FROM request JOIN chunk ON chunk.id = request.chunk {TABLES}
-    WHERE request.outcome = 0"""  # noqa: S608  # constants
 INTENT = "INSERT INTO request (id, chunk, members, attempt, repeats, resent, outcome) VALUES (?, ?, ?, ?, ?, ?, 5)"
 
 
@@ -103,17 +99,6 @@ class Planner:
         self._database.executemany("UPDATE request SET todo = 0 WHERE id = ?", [(chunk.repeats,) for chunk in chunks])
         self._left_over_after = chunks[-1].id if chunks else None
         return chunks
-
-
-def open_chunks(database: Database) -> list[Chunk]:
-    """Return the chunks whose requests an ended run has left open, each with its request. Part of a command."""
-    chunks: list[Chunk] = []
-    for *values, number, attempt, repeats, resent, begun in database.execute(OPEN).fetchall():
-        chunk = _chunk(values)
-        chunk.number, chunk.attempt, chunk.repeats, chunk.begun = number, attempt, repeats, begun
-        chunk.resent = chunk.resent or bool(resent)
-        chunks.append(chunk)
-    return chunks
 
 
 def _chunk(values: list[Any]) -> Chunk:  # the columns of COLUMNS

@@ -143,15 +143,7 @@ STATEMENTS = (
         JOIN target_group ON target_group.id = sender_group.target_group
         JOIN request_outcome ON request_outcome.id = request.outcome LEFT JOIN reason ON reason.id = request.reason""",
 )
-"""The statements that turn an empty file into a journal of version 3."""
-
-WITH_ID = (
-    "ALTER TABLE job ADD COLUMN id TEXT NOT NULL DEFAULT ''",
-    "UPDATE job SET id = lower(hex(randomblob(8)))",
-    "DROP INDEX request_open",
-    "CREATE INDEX request_open ON request (chunk) WHERE outcome = 0",
-)
-"""The statements for version 4: the job has a random id, and open requests are found by their chunk."""
+"""The statements that turn an empty file into a journal."""
 
 ERASING = 0.0
 """Value of ``job.erased`` from the beginning of the erasure to its end, when it becomes the time."""
@@ -159,8 +151,8 @@ ERASING = 0.0
 JOURNAL = FileKind(
     name="a job's journal",
     mark=b"rbjb",
-    schema=((), (), STATEMENTS, WITH_ID),
-    oldest=3,
+    schema=((), (), (), (), STATEMENTS),
+    oldest=5,
     cache=4_000,
 )
-"""The file of a job. Versions 1 and 2 had a row for each account; they are refused."""
+"""The file of a job. Earlier versions are refused."""

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from rbim.cli.context import configuration
-from rbim.cli.via import nats_settings
+from rbim.cli.context import configuration, nats_settings
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ async def existing_on_servers(inbox: str) -> JetStreamInbox | None:
     Raises InvalidRequest, MissingExtra without the extra, and ConnectionError if no server answers.
     """
     settings = nats_settings(configuration())
-    from rbim.jetstream.existing import existing_inbox
+    from rbim.jetstream.inbox import existing_inbox
 
     servers, name = _location(inbox)
     return await existing_inbox(servers, name=name, settings=settings)

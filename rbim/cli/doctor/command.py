@@ -31,7 +31,7 @@ def doctor(*, via: str | None = None, timeout: Seconds = TIMEOUT, as_json: Json 
     Parameters
     ----------
     via
-        Also check these NATS servers, as for `rbim invite --via` and `rbim callback serve --inbox`: nats://h1,h2,h3/bulk.
+        Also check these NATS servers, as for `rbim callback serve --inbox`: nats://h1,h2,h3/copies.
     timeout
         Seconds that each check may take.
     as_json

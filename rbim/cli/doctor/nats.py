@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from rbim.cli.context import nats_settings
 from rbim.cli.doctor.check import Check, State
 from rbim.cli.extras import MissingExtra
-from rbim.cli.via import nats_settings, queue_of
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -20,11 +20,13 @@ ADVICE = "Check the address, that NATS runs there with JetStream (nats-server -j
 
 
 async def nats_servers(via: str, config: Config, report: Report, *, seconds: float) -> None:
-    """Report each server of a location such as nats://h1,h2/bulk. Nothing is created on them."""
+    """Report each server of a location such as nats://h1,h2/copies. Nothing is created on them."""
     try:
-        servers, _ = queue_of(via)
         settings = nats_settings(config)
         from rbim.jetstream.connection import Connection
+        from rbim.jetstream.settings import location
+
+        servers, _ = location(via)
 
         connections = {
             server: Connection((server,), settings, name="rbim doctor", prepare=lambda jetstream: jetstream.account_info())

@@ -30,10 +30,6 @@ EXAMPLES = {
         "rbim remove leavers.csv --dry-run",
         "rbim remove leavers.csv --rate 50/s --yes",
     ),
-    "worker": (
-        "rbim worker --via nats://h1,h2,h3/bulk --rate 50/s",
-        "rbim worker --via nats://127.0.0.1:4222/bulk --concurrency 10",
-    ),
     "job": ("rbim job list", "rbim job status members.csv.invite.journal", "rbim job resume members.csv.invite.journal"),
     "job list": ("rbim job list", "rbim job list jobs --json"),
     "job status": ("rbim job status members.csv.invite.journal", "rbim job status members.csv.invite.journal --json"),
@@ -96,7 +92,7 @@ EXAMPLES = {
     "doctor": (
         "rbim doctor",
         "rbim doctor --profile production --json",
-        "rbim doctor --via nats://h1,h2,h3/bulk",
+        "rbim doctor --via nats://h1,h2,h3/copies",
     ),
     "config": ("rbim config show", "rbim config path"),
     "config show": ("rbim config show", "rbim config show --profile production --json"),
@@ -104,7 +100,7 @@ EXAMPLES = {
     "config trust": ("rbim config trust", "rbim config trust ../rbim.toml"),
     "config untrust": ("rbim config untrust", "rbim config untrust --json"),
     "emulator": ("rbim emulator", "rbim emulator --port 0 --state platform.json"),
-    "demo": ("rbim demo", "rbim demo --json", "rbim demo --machines"),
+    "demo": ("rbim demo", "rbim demo --json"),
     "completion": ('eval "$(rbim completion bash)"', "rbim completion zsh --install"),
 }
 """Lines for a shell, by command, except for the commands of operations."""

@@ -28,7 +28,6 @@ COMMANDS = {
     "invite": ("rbim.cli.jobs.begin_commands:invite", "Invite any number of accounts into any number of groups."),
     "remove": ("rbim.cli.jobs.begin_commands:remove", "Remove any number of members from any number of groups."),
     "job": ("rbim.cli.jobs.job_commands:job", "Show, resume or retry a job, or report on it."),
-    "worker": ("rbim.cli.worker:worker", "Send the requests of jobs that run on other machines."),
     "callback": (
         "rbim.cli.callback.commands:callback",
         "Receive callbacks, send test deliveries, explain a refused one.",
@@ -46,7 +45,7 @@ COMMANDS = {
 """Every command except those of operations: its function, and its summary."""
 
 SECTIONS = {
-    "Jobs": ("invite", "remove", "job", "worker"),
+    "Jobs": ("invite", "remove", "job"),
     "Callbacks": ("callback",),
     "Emulator": ("emulator", "demo"),
     "Setup": ("config", "doctor", "dialect", "completion"),

@@ -21,11 +21,10 @@ from rbim.cli.jobs.files import Files
 from rbim.cli.jobs.flags import JOB_FLAGS
 from rbim.cli.jobs.input import SHOWN, STANDARD, journal_beside, line_of, open_input
 from rbim.cli.jobs.progress import time_left
-from rbim.cli.jobs.run import JobRun, execute, kept_via
+from rbim.cli.jobs.run import JobRun, execute
 from rbim.cli.jobs.shape import ESTIMATE, check_field, shape_of_report
 from rbim.cli.json_output import show_json
 from rbim.cli.printable import counted, printable
-from rbim.cli.via import remote_sender
 from rbim.client.limits import Limits
 from rbim.client.settings import COLUMNS
 from rbim.errors import InvalidRequest, RbimError
@@ -59,7 +58,6 @@ class JobCommand(NamedTuple):
     file: str
     user_name: str | None
     chunk: int | None
-    via: str | None
     journal: Path | None
     on_unknown: OnUnknown
     limit: int | None
@@ -92,29 +90,27 @@ def begin(command: JobCommand) -> int:
         journal = command.journal or journal_beside(command.file, command.verb)
         job = command.make(NoSender(), journal=journal, **settings)
         check_field(ESTIMATE if command.dry_run else shape_of_report(job.work.done_word))
-        via = command.via or kept_via(job.journal)
         command.output_flags.require_page()
         if command.output_flags.page and command.dry_run:
             raise InvalidRequest("--page: it shows a job that runs: leave out --dry-run", field="page")
         if command.check_groups and not command.dry_run:
             raise InvalidRequest("--check-groups: it is for a dry run: add --dry-run", field="check_groups")
         limits = Limits(concurrency=job.settings.concurrency)
-        client = make_client(config, limits=limits) if command.check_groups or not (command.dry_run or via) else None
-        sender = client if via is None else remote_sender(via, config)
+        client = make_client(config, limits=limits) if command.check_groups or not command.dry_run else None
         options = _input_options(command.input_flags, config)
         with open_input(command.file, options) as rows:
-            if sender is None or command.dry_run:
+            if client is None or command.dry_run:
                 return rows.leave(_estimate(command, job, rows, client))
             source = None if command.file == STANDARD else command.file
             files = Files(job.journal, source=source, **command.result_flags.files())
             if command.asks_first and not confirmed(f"permanently {_action(command, job, options)}", same_with("--yes")):
                 return rows.leave(JobExit.USAGE)
-            job = command.make(sender, journal=journal, **settings)
+            job = command.make(client, journal=journal, **settings)
             return execute(
                 JobRun(
                     command=name,
                     journal=job.journal,
-                    sender=sender,
+                    client=client,
                     dialect=config.dialect,
                     begin=lambda: job.run(rows, command.on_unknown, limit=command.limit),
                     output_flags=command.output_flags,

@@ -29,7 +29,6 @@ def invite(  # noqa: PLR0913  # flags, each with a default
     user_name: str | None = None,
     chunk: Count | None = None,
     pace_flags: PaceFlags = PACE_FLAGS,
-    via: str | None = None,
     journal: Path | None = None,
     on_unknown: OnUnknown = "auto",
     limit: Count | None = None,
@@ -57,9 +56,6 @@ def invite(  # noqa: PLR0913  # flags, each with a default
         The acting account for rows that name none (default: RBIM_USER_NAME).
     chunk
         Accounts per request (default: the maximum of the platform).
-    via
-        Let workers on other machines send (see `rbim worker`): NATS servers and the name of a queue, as
-        nats://h1,h2,h3/bulk. This machine needs no credentials of the application then. The journal keeps it.
     journal
         The journal (default: FILE.invite.journal; for standard input, a new file in the working directory).
     on_unknown
@@ -88,7 +84,6 @@ def invite(  # noqa: PLR0913  # flags, each with a default
             file=file,
             user_name=user_name,
             chunk=chunk,
-            via=via,
             journal=journal,
             on_unknown=on_unknown,
             limit=limit,
@@ -109,7 +104,6 @@ def remove(  # noqa: PLR0913  # flags, each with a default
     user_name: str | None = None,
     chunk: Count | None = None,
     pace_flags: PaceFlags = PACE_FLAGS,
-    via: str | None = None,
     journal: Path | None = None,
     on_unknown: OnUnknown = "auto",
     limit: Count | None = None,
@@ -132,9 +126,6 @@ def remove(  # noqa: PLR0913  # flags, each with a default
         The acting account for rows that name none (default: RBIM_USER_NAME).
     chunk
         Accounts per request (default: the maximum of the platform for an invitation).
-    via
-        Let workers on other machines send (see `rbim worker`): NATS servers and the name of a queue, as
-        nats://h1,h2,h3/bulk. This machine needs no credentials of the application then. The journal keeps it.
     journal
         The journal (default: FILE.remove.journal; for standard input, a new file in the working directory).
     on_unknown
@@ -157,7 +148,6 @@ def remove(  # noqa: PLR0913  # flags, each with a default
             file=file,
             user_name=user_name,
             chunk=chunk,
-            via=via,
             journal=journal,
             on_unknown=on_unknown,
             limit=limit,

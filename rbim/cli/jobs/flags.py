@@ -214,7 +214,7 @@ class ResultFlags:
 
 JOB_FLAGS = {
     name: f"--{name.replace('_', '-')}"
-    for name in ("chunk", "concurrency", "declared", "isolate", "journal", "limit", "patience", "user_name", "via")
+    for name in ("chunk", "concurrency", "declared", "isolate", "journal", "limit", "patience", "user_name")
 }
 """The flags of settings of a job, for messages."""
 

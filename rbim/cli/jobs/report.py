@@ -16,11 +16,9 @@ from rbim.cli.folding import fold_for
 from rbim.cli.jobs.files import Files
 from rbim.cli.jobs.input import STANDARD
 from rbim.cli.jobs.journal_errors import explained
-from rbim.cli.jobs.run import kept_via
 from rbim.cli.jobs.shape import check_field, shape_of_report
 from rbim.cli.json_output import show_json
 from rbim.cli.printable import printable
-from rbim.cli.via import queue_state
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -44,44 +42,11 @@ def print_status(journal: Path, *, as_json: bool) -> int:
     except sqlite3.Error as error:
         print_error(f"{journal}: {error}")
         return JobExit.USAGE
-    via = None if report.complete else kept_via(journal)
-    queue = None if via is None else _queue(via)
     if as_json:
-        more = {} if queue is None else {"queue": queue}
-        show_json(status_document(journal, report, running=running) | more)
+        show_json(status_document(journal, report, running=running))
     else:
-        lines = [*_lines(report, running=running), *_queue_lines(queue)]
-        sys.stdout.write(fold_for(sys.stdout, "".join(f"{line}\n" for line in lines)))
+        sys.stdout.write(fold_for(sys.stdout, "".join(f"{line}\n" for line in _lines(report, running=running))))
     return JobExit.DONE
-
-
-def _queue(via: str) -> dict[str, Any]:
-    """Return the workers of the job and what is on its way, or the cause why that is unknown."""
-    import anyio
-    from attrs import asdict
-
-    from rbim.cli.context import configuration
-    from rbim.cli.extras import MissingExtra
-
-    try:
-        state = anyio.run(queue_state, via, configuration())
-    except (ConnectionError, MissingExtra, InvalidRequest) as error:
-        return {"via": via, "cause": str(getattr(error, "message", error))}
-    return {"via": via, **asdict(state)}
-
-
-def _queue_lines(queue: dict[str, Any] | None) -> list[str]:
-    if queue is None:
-        return []
-    if "cause" in queue:
-        return [f"workers at {queue['via']}: unknown: {printable(queue['cause'])}"]
-    count = len(queue["workers"])
-    workers = "no workers" if not count else f"{count} worker{'s' * (count != 1)}"
-    lines = [f"{workers} at {queue['via']}: {queue['waiting']:,} requests wait for one, {queue['taken']:,} are in hand"]
-    for each in queue["workers"]:
-        place = f"{printable(each['host'])}, process {each['process']}"
-        lines.append(f"  {place}: {each['working']:,} of {each['concurrency']:,} in flight, {each['ended']:,} ended")
-    return lines
 
 
 def status_document(journal: Path, report: Report, *, running: bool) -> dict[str, Any]:

@@ -16,9 +16,8 @@ from rbim.cli.jobs.dialect import with_flags
 from rbim.cli.jobs.files import Files
 from rbim.cli.jobs.flags import JOB_FLAGS
 from rbim.cli.jobs.journal_errors import explained
-from rbim.cli.jobs.run import JobRun, execute, kept_via
+from rbim.cli.jobs.run import JobRun, execute
 from rbim.cli.jobs.shape import check_field, shape_of_report
-from rbim.cli.via import remote_sender
 from rbim.client.limits import Limits
 from rbim.errors import InvalidRequest, RbimError
 
@@ -51,9 +50,8 @@ def continue_job(
         config = configuration()
         dialect = config.dialect
         limits = Limits(concurrency=settings.get("concurrency", stored.settings.concurrency))
-        via = kept_via(stored.journal)
-        sender = make_client(config, limits=limits) if via is None else remote_sender(via, config)
-        job = open_job(sender, journal, **settings, dialect=dialect)
+        client = make_client(config, limits=limits)
+        job = open_job(client, journal, **settings, dialect=dialect)
         source = job_facts(job.journal).source.get("path")
         files = Files(job.journal, source=source, **result_flags.files())
     except RbimError as error:
@@ -64,7 +62,7 @@ def continue_job(
     job_run = JobRun(
         command=command,
         journal=job.journal,
-        sender=sender,
+        client=client,
         dialect=dialect,
         begin=lambda: run(job),
         output_flags=output_flags,

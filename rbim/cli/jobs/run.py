@@ -15,7 +15,7 @@ import anyio
 from attrs import define
 
 from rbim._support.task_errors import TaskErrors
-from rbim.bulk.journal.facts import VIA, damage_of, job_facts
+from rbim.bulk.journal.facts import damage_of
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.report.text import report_text
 from rbim.bulk.run import ANOTHER_JOB
@@ -44,9 +44,8 @@ if TYPE_CHECKING:
     from rbim.cli.jobs.input import Input
     from rbim.client.client import AsyncClient
     from rbim.dialect import Dialect
-    from rbim.jetstream.sender import RemoteSender
 
-__all__ = ["JobRun", "execute", "kept_via"]
+__all__ = ["JobRun", "execute"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 EARLY_EXITS = {
@@ -86,11 +85,11 @@ SUFFIXES = {"csv": ".csv", "jsonl": ".jsonl", "text": ".txt"}
 
 
 class JobRun(NamedTuple):
-    """A run to execute: ``begin`` makes it; ``rows`` is its input, if it reads one. ``sender`` is open while it runs."""
+    """A run to execute: ``begin`` makes it; ``rows`` is its input, if it reads one. ``client`` is open while it runs."""
 
     command: str
     journal: Path
-    sender: AsyncClient | RemoteSender
+    client: AsyncClient
     dialect: Dialect
     begin: Callable[[], Run]
     output_flags: OutputFlags
@@ -168,7 +167,7 @@ async def _run(job_run: JobRun, result: _RunResult, page: JobPage | None) -> Non
         async with tasks:
             await tasks.start(_handle_signals, run, progress)
             with failures:
-                async with job_run.sender, run:
+                async with job_run.client, run:
                     async for snapshot in run:
                         progress.update(snapshot)
                         if page is not None:
@@ -360,14 +359,3 @@ def _another_journal(journal: Path) -> str:
     stem = journal.name.removesuffix(".journal")
     names = (journal.with_name(f"{stem}.{number}.journal") for number in count(2))
     return quoted_words("--journal", str(next(name for name in names if not name.exists())))
-
-
-def kept_via(journal: Path) -> str | None:
-    """Return the address of the workers over which the job in a journal was sent, or None."""
-    if not journal.is_file():
-        return None
-    try:
-        via: str | None = job_facts(journal).settings.get(VIA)
-    except InvalidRequest:  # the run says what is wrong with it
-        return None
-    return via

@@ -846,49 +846,6 @@ def test_a_resend_that_never_left_can_be_recovered():
         assert set(made.states().values()) == {AccountState.UNKNOWN}
 
 
-@pytest.mark.parametrize(
-    ("age", "recalled", "again"),
-    [
-        (-1.0, False, False),
-        (0.0, True, True),
-        (4.5, True, True),
-        (5.0, True, False),
-        (9.5, True, False),
-        (10.0, False, False),
-    ],
-)
-def test_a_request_is_recalled_as_long_as_a_carrier_knows_of_it(age, recalled, again):
-    """Requests younger than 10 s, and not one of the future: a clock was set back."""
-    with book([("g", "a"), ("g", "b"), ("h", "c")], chunk=2) as made:
-        (chunk, _) = made.plan(2)
-        begun = made.clock.now().timestamp() - age
-        made.journal.mark(chunk, begun)
-        made.die()
-        found = made.do(made.journal.recover, "auto", 5.0, recalled_within=10.0)
-        assert [(each.chunk.accounts, each.chunk.number, each.chunk.begun, each.again) for each in found] == (
-            [(("a", "b"), chunk.number, begun, again)] if recalled else []
-        )
-        states = [each.state for each in made.accounts]
-        assert states == [AccountState.WAITING if recalled else AccountState.UNKNOWN] * 2 + [AccountState.WAITING]
-        assert made.do(made.journal.recover, "report", 0.0) == []
-
-
-def test_a_recalled_request_that_was_a_resend_is_one():
-    lost = Settlement(outcome=RequestState.UNKNOWN, reason=FailureReason("reset"), again=True)
-    with book([("g", "a")]) as made:
-        (chunk,) = made.plan(1)
-        made.send(chunk, lost)
-        made.die()
-        made.do(made.journal.recover, "resend", 0.0)
-        made.do(made.journal.begin_run, {})
-        (chunk,) = made.plan(1)
-        assert chunk.resent
-        made.leave(chunk)
-        made.die()
-        (found,) = made.do(made.journal.recover, "report", 0.0, recalled_within=10.0)
-        assert (found.chunk.resent, found.chunk.attempt, found.chunk.repeats) == (True, chunk.attempt, chunk.repeats)
-
-
 def test_what_was_noted_as_done_is_done_though_its_process_was_killed():
     with book([("g", f"a{n}") for n in range(4)], chunk=2) as made:
         done, left = made.plan(2)

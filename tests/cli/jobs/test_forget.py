@@ -116,7 +116,7 @@ def test_an_unfinished_job_needs_a_flag_and_a_running_one_stays(cli, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("PRAGMA user_version = 9", "its schema has version 9, and this rbim knows 4 at most: update rbim"),
+        ("PRAGMA user_version = 9", "its schema has version 9, and this rbim knows 5 at most: update rbim"),
         ("PRAGMA application_id = 1", "cannot be a job's journal: it is a database of another application"),
         ("UPDATE job SET settings = '{', source = '['", "it is damaged"),
         ("UPDATE job SET erased = 0", "the erasure of its accounts was interrupted"),

@@ -1,1 +1,0 @@
-"""``rbim demo --machines``: several machines as processes, which are killed and started again."""
