@@ -68,7 +68,7 @@ def _execute(tokens: list[str]) -> tuple[int, bool]:
     except WrongFlag as wrong:
         print_error(str(wrong), f"See: {wrong.see}")
         return Exit.USAGE, found.json
-    return _run(flags, rest), flags.json and flags.field is None
+    return _run(flags, rest), flags.json
 
 
 def _run(flags: GlobalFlags, rest: list[str]) -> int:
@@ -105,7 +105,7 @@ def _import_from_here(module: str) -> None:
 
 
 def _answer(tokens: list[str]) -> int:
-    from rbim.cli.help.front_page import answer
+    from rbim.cli.front_page import answer
 
     page = f"rbim {__version__}\n" if current_flags().version else answer(tokens)
     if page is not None:

@@ -33,7 +33,6 @@ FLAGS = {
     "config": ("FILE", "The only configuration file to read (RBIM_CONFIG)."),
     "base-url": ("URL", "The platform's address (RBIM_BASE_URL)."),
     "transport": ("NAME", "auto, httpx, httpx2, aiohttp, pyreqwest or asyncio (RBIM_TRANSPORT; default: auto)."),
-    "field": ("PATH", "Print only this part of the JSON answer, as text: .group_id, .groups[].name, [0]."),
 }
 """The flags with a value: the value's name in the help, and the help."""
 
@@ -66,7 +65,6 @@ class GlobalFlags(NamedTuple):
     config: str | None = None
     base_url: str | None = None
     transport: str | None = None
-    field: str | None = None
     debug: bool = False
     version: bool = False
     json: bool = False
@@ -109,7 +107,7 @@ def using_flags(flags: GlobalFlags) -> Generator[None]:
 def given_flags() -> list[str]:
     """Return the words of the running command's flags that choose the platform."""
     flags = current_flags()
-    values = [(name, getattr(flags, name.replace("-", "_"))) for name in FLAGS if name != "field"]
+    values = [(name, getattr(flags, name.replace("-", "_"))) for name in FLAGS]
     given = [(f"--{name}", value) for name, value in values if value is not None]
     given += [(flag_of(field), text) for field, texts in flags.dialect for text in texts]
     return [word for pair in given for word in pair]

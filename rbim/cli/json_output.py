@@ -1,4 +1,4 @@
-"""JSON on standard output: the document of a command, a part of it (``--field``), or the document of its error.
+"""JSON on standard output: the document of a command, or the document of its error.
 
 With ``--json`` the last line of standard output is always a document: that of the command, or ``{"error": {...}}``.
 """
@@ -11,8 +11,6 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from rbim.cli.exit_codes import Exit
-from rbim.cli.field import parse, select, text_lines
-from rbim.cli.global_flags import current_flags
 from rbim.cli.printable import json_line
 from rbim.errors import InvalidRequest, Outcome, RbimError
 
@@ -48,7 +46,7 @@ class JsonOutput:
             **found,
             "exit_code": int(code),
         }
-        _write(json_line({"error": document}, ascii_only=not _writes_unicode()))
+        sys.stdout.write(f"{json_line({'error': document}, ascii_only=not _writes_unicode())}\n")
         sys.stdout.flush()
 
 
@@ -83,26 +81,15 @@ def record_error(message: str, hints: list[str], error: BaseException | None) ->
         }
 
 
-def show_json(document: Any, *, checked: bool = False, more: bool = False) -> None:  # JSON
-    """Write one line of JSON to standard output; with ``--field``, the selected values as text, one per line.
+def show_json(document: Any, *, more: bool = False) -> None:  # JSON
+    """Write one line of JSON to standard output.
 
-    Unprintable characters are escaped, and all that are not ASCII unless its encoding is UTF. ``checked``: the path was
-    compared with the shape of the document before, so that a missing value is an empty one. Otherwise raises InvalidRequest
-    if the document does not have the field. ``more``: this is one of several documents.
+    Unprintable characters are escaped, and all that are not ASCII unless its encoding is UTF. ``more``: this is one of
+    several documents.
     """
-    ascii_only, path = not _writes_unicode(), current_flags().field
-    if path is None:
-        lines = [json_line(document, ascii_only=ascii_only)]
-    else:
-        lines = text_lines(select(parse(path), document, lenient=checked), ascii_only=ascii_only)
-    for line in lines:
-        _write(line)
+    sys.stdout.write(f"{json_line(document, ascii_only=not _writes_unicode())}\n")
     if (output := _current.get()) is not None:
         output.has_document, output.has_part = output.has_document or not more, True
-
-
-def _write(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
 
 
 def _writes_unicode() -> bool:

@@ -6,23 +6,21 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import date, time
 from enum import Enum
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
 from rbim.cli.errors import print_note
 from rbim.cli.exit_codes import Exit
-from rbim.cli.field import ANYTHING
 from rbim.cli.printable import json_line, printable
-from rbim.operations.base import Answer, fields_of
+from rbim.operations.base import Answer
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["UNFOLDED", "console", "document_of", "exit_of", "shape_of", "show", "table"]
+__all__ = ["UNFOLDED", "console", "document_of", "exit_of", "show", "table"]
 
 UNFOLDED = 10_000  # characters in a line without a terminal, so that nothing is folded
 
@@ -67,24 +65,6 @@ def document_of(value: object) -> Any:  # an answer or a field of one in, JSON o
     if isinstance(value, (list, tuple, set, frozenset)):
         return [document_of(each) for each in cast("Any", value)]
     return value if value is None or isinstance(value, (str, int, float)) else str(value)
-
-
-def shape_of(kind: type[object]) -> Any:
-    """Return the shape of an answer's JSON for :func:`rbim.cli.field.check`, from the types of its fields."""
-    return {a.name: _shape(a.type) for a in fields_of(kind)}
-
-
-def _shape(kind: Any) -> Any:  # a type expression in, a shape out
-    origin, arguments = get_origin(kind), get_args(kind)
-    if isinstance(kind, type) and attrs.has(kind):
-        return shape_of(kind)
-    if origin is tuple:
-        return [_shape(arguments[0])]
-    if origin in {UnionType, Union}:
-        shapes = [_shape(each) for each in arguments if each is not type(None)]
-        return None if all(shape is None for shape in shapes) else ANYTHING if len(shapes) > 1 else shapes[0]
-    plain = isinstance(kind, type) and issubclass(kind, (str, int, float, date, time, Enum))
-    return None if plain else ANYTHING
 
 
 def show(answer: object) -> None:

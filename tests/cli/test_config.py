@@ -18,10 +18,9 @@ from cyclopts import App
 from helpers.dialects import FIELDS
 from helpers.projects import write_project
 from helpers.serving import served
-from rbim.cli import Exit, build_app, global_flags as everywhere, run
+from rbim.cli import Exit, build_app, front_page as front, global_flags as everywhere, run
 from rbim.cli.errors import REPORTING
 from rbim.cli.global_flags import GlobalFlags, current_flags, split_global_flags
-from rbim.cli.help import front_page as front
 from rbim.client.settings import KEYS
 from rbim.credentials import Credentials
 from rbim.emulator import Emulator
@@ -269,7 +268,7 @@ def test_a_wrong_flag_is_said_in_two_lines(cli, tokens, says):
 
 def test_flags_hold_for_one_command_only(cli, monkeypatch):
     seen = []
-    monkeypatch.setattr("rbim.cli.help.front_page.answer", lambda _: seen.append(current_flags()) or "")
+    monkeypatch.setattr("rbim.cli.front_page.answer", lambda _: seen.append(current_flags()) or "")
 
     cli("--profile", "a", "--debug")
 

@@ -86,12 +86,12 @@ def test_a_platform_that_cannot_be_reached(environment, failed):
 @pytest.mark.parametrize(
     ("tokens", "said"),
     [
-        (("groups", "detial", "g1"), "unknown command 'detial': did you mean rbim groups detail?"),
-        (("groups", "detail"), "GROUP-ID (--group-id) is required"),
+        (("groups", "detial", "g1"), 'Unknown command "detial". Did you mean "detail"?'),
+        (("groups", "detail"), "parameter --group-id requires an argument"),
         (("groups", "detail", "g1", "--profile", "none"), "there is no profile 'none'"),
         (("groups", "detail", "g1", "--transport"), "--transport needs a value"),
         (("--base-url", "x", "groups", "detail", "g1"), "--base-url"),
-        (("nosuch",), "unknown command 'nosuch'"),
+        (("nosuch",), 'Unknown command "nosuch"'),
         (("invite", "nosuch.csv"), "nosuch.csv"),
         (("callback", "letters", "list", "nosuch.db"), "nosuch.db"),
     ],

@@ -16,7 +16,6 @@ from helpers.paths import ROOT
 from helpers.serving import served
 from rbim.cli import Exit, run
 from rbim.cli.exit_codes import JobExit
-from rbim.cli.field import parse
 from rbim.cli.global_flags import FLAGS, SWITCHES
 from rbim.emulator import Emulator
 
@@ -94,13 +93,6 @@ def test_the_document_of_an_error_is_as_the_page_shows_it(emulator, capsys):
         "exit_code",
     ]
     assert len(emulator.requests) == 1
-
-
-@pytest.mark.parametrize("row", TEXT.partition("| path | selects |")[2].split("\n\n")[0].splitlines()[2:])
-def test_the_paths_of_the_page_are_paths(row):
-    paths = re.findall("`([.\\[][^`]*)`", row.split("|")[1])
-    assert paths
-    assert all(parse(path) or path == "." for path in paths)
 
 
 def table_of(head):

@@ -22,7 +22,6 @@ from rbim.cli.jobs.flags import JOB_FLAGS
 from rbim.cli.jobs.input import SHOWN, STANDARD, journal_beside, line_of, open_input
 from rbim.cli.jobs.progress import time_left
 from rbim.cli.jobs.run import JobRun, execute
-from rbim.cli.jobs.shape import ESTIMATE, check_field, shape_of_report
 from rbim.cli.json_output import show_json
 from rbim.cli.printable import counted, printable
 from rbim.client.limits import Limits
@@ -89,7 +88,6 @@ def begin(command: JobCommand) -> int:
         settings = {**pace, "chunk": command.chunk, "user_name": user_name, "dialect": config.dialect}
         journal = command.journal or journal_beside(command.file, command.verb)
         job = command.make(NoSender(), journal=journal, **settings)
-        check_field(ESTIMATE if command.dry_run else shape_of_report(job.work.done_word))
         command.output_flags.require_page()
         if command.output_flags.page and command.dry_run:
             raise InvalidRequest("--page: it shows a job that runs: leave out --dry-run", field="page")

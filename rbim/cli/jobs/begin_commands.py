@@ -16,6 +16,7 @@ __all__ = ["invite", "remove"]
 File = Annotated[FileName, Parameter(allow_leading_hyphen=True)]
 Confirmation = Annotated[bool, Parameter(name=("--confirm", "--needs-confirmation"), negative=(), show_default=False)]
 
+RESUME = Parameter(group="Resume")
 INPUT_FLAGS, PACE_FLAGS, OUTPUT_FLAGS, RESULT_FLAGS = InputFlags(), PaceFlags(), OutputFlags(), ResultFlags()
 
 
@@ -29,8 +30,8 @@ def invite(  # noqa: PLR0913  # flags, each with a default
     user_name: str | None = None,
     chunk: Count | None = None,
     pace_flags: PaceFlags = PACE_FLAGS,
-    journal: Path | None = None,
-    on_unknown: OnUnknown = "auto",
+    journal: Annotated[Path | None, RESUME] = None,
+    on_unknown: Annotated[OnUnknown, RESUME] = "auto",
     limit: Count | None = None,
     dry_run: Flag = False,
     check_groups: Flag = False,
@@ -104,8 +105,8 @@ def remove(  # noqa: PLR0913  # flags, each with a default
     user_name: str | None = None,
     chunk: Count | None = None,
     pace_flags: PaceFlags = PACE_FLAGS,
-    journal: Path | None = None,
-    on_unknown: OnUnknown = "auto",
+    journal: Annotated[Path | None, RESUME] = None,
+    on_unknown: Annotated[OnUnknown, RESUME] = "auto",
     limit: Count | None = None,
     dry_run: Flag = False,
     yes: Yes = False,

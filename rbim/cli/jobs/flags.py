@@ -39,7 +39,7 @@ def _count(_: type, tokens: Sequence[Token]) -> int:
 Count = Annotated[int, Parameter(converter=_count)]
 
 
-@Parameter(name="*")
+@Parameter(name="*", group="Input")
 @frozen(kw_only=True)
 class InputFlags:
     """The format of the input.
@@ -92,7 +92,7 @@ class InputFlags:
         }
 
 
-@Parameter(name="*")
+@Parameter(name="*", group="Pace")
 @frozen(kw_only=True)
 class PaceFlags:
     """The rate of requests, and when to give up.
@@ -151,7 +151,7 @@ class PaceFlags:
         return given
 
 
-@Parameter(name="*")
+@Parameter(name="*", group="Results")
 @frozen(kw_only=True)
 class OutputFlags:
     """The display of progress, and the form of the report.
@@ -180,7 +180,7 @@ class OutputFlags:
             require("server", "uvicorn")
 
 
-@Parameter(name="*")
+@Parameter(name="*", group="Results")
 @frozen(kw_only=True)
 class ResultFlags:
     """The files that are written at the end, and the command that is run then.

@@ -17,7 +17,6 @@ from rbim.cli.jobs.files import Files
 from rbim.cli.jobs.flags import JOB_FLAGS
 from rbim.cli.jobs.journal_errors import explained
 from rbim.cli.jobs.run import JobRun, execute
-from rbim.cli.jobs.shape import check_field, shape_of_report
 from rbim.client.limits import Limits
 from rbim.errors import InvalidRequest, RbimError
 
@@ -45,7 +44,6 @@ def continue_job(
     output_flags.require_page()
     try:
         stored = open_job(NoSender(), journal)
-        check_field(shape_of_report(stored.work.done_word))
         settings = pace_flags.settings(stored.settings.rates)
         config = configuration()
         dialect = config.dialect

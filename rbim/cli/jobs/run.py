@@ -233,7 +233,7 @@ def _finish(job_run: JobRun, result: _RunResult, page: JobPage | None) -> int:
     for write in writing:
         try:
             write()
-        except InvalidRequest as failed:  # a field that the report does not have, or a file that cannot be written
+        except InvalidRequest as failed:  # a file that cannot be written
             print_error(failed.message)
             code = _most_important(code, JobExit.USAGE)
     if result.error is not None:
@@ -269,7 +269,7 @@ def _print_failure(job_run: JobRun, result: _RunResult) -> None:
 def _print_report(job_run: JobRun, report: Report) -> None:
     try:
         if job_run.output_flags.as_json:
-            show_json(report.as_json(), checked=True)
+            show_json(report.as_json())
         elif report.state != "loading":
             sys.stdout.write(fold_for(sys.stdout, report_text(report)))
         sys.stdout.flush()

@@ -14,7 +14,6 @@ from rbim.cli.confirm import HELP as YES_HELP, confirmed
 from rbim.cli.context import make_client
 from rbim.cli.errors import HINTS, print_error, report_error
 from rbim.cli.exit_codes import Exit
-from rbim.cli.global_flags import current_flags
 from rbim.cli.operations.fields_file import filler
 from rbim.cli.operations.flags import flag_of, flags_of, help_of
 from rbim.errors import RbimError
@@ -97,7 +96,6 @@ def _command(entry: CatalogueEntry) -> Callable[..., int]:
         values.pop(FILE, None)  # the flags have its values
         as_json, yes = values.pop(JSON, False), values.pop(YES, False)
         try:
-            _check_field(kind)
             op = kind(**values)
             client = make_client()
             destroyed = None if kind.spec.destroys is None or yes else kind.spec.destroys(op)
@@ -110,7 +108,7 @@ def _command(entry: CatalogueEntry) -> Callable[..., int]:
         from rbim.cli.output import document_of, exit_of, show
 
         if as_json:
-            show_json(document_of(answer), checked=True)
+            show_json(document_of(answer))
         else:
             show(answer)
         return exit_of(answer)
@@ -120,16 +118,6 @@ def _command(entry: CatalogueEntry) -> Callable[..., int]:
     run.__annotations__ = {}  # the signature has them
     run.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
     return run
-
-
-def _check_field(kind: type[Operation[Any]]) -> None:
-    """Raise InvalidRequest, before anything is sent, if the answer has no such field as ``--field`` names."""
-    path = current_flags().field
-    if path is not None:
-        from rbim.cli.field import check, parse
-        from rbim.cli.output import shape_of
-
-        check(parse(path), shape_of(kind.spec.answer))
 
 
 def _send(client: AsyncClient, op: Operation[Any]) -> Any:  # the operation's answer

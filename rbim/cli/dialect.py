@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from rbim._support import json
 from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
-from rbim.cli.help.front_page import INDENT, terminal_width
+from rbim.cli.front_page import INDENT, terminal_width
 from rbim.cli.printable import printable
 from rbim.dialect_text import dialect_fields
 

@@ -20,7 +20,7 @@ __all__ = ["COMMANDS", "INDENT", "SUMMARY", "answer", "terminal_width"]
 
 SUMMARY = "Client for a Chinese communications platform: its operations, bulk jobs, callbacks, and an emulator."
 
-COMMANDS = {
+COMMANDS: dict[str, tuple[str | None, str]] = {
     "operations": (
         "rbim.cli.operations.commands:operations",
         "List the operations with their names in Python and on the wire.",
@@ -35,14 +35,14 @@ COMMANDS = {
     "emulator": ("rbim.cli.emulator:serve", "Run an emulator of the platform."),
     "demo": ("rbim.cli.app:demo", "Invite 5,000 accounts into groups of the emulated platform."),
     "dialect": (
-        "rbim.cli.help.dialect_page:dialect",
+        "rbim.cli.dialect:dialect",
         "List the fields of the dialect: their flags, values and defaults.",
     ),
     "config": ("rbim.cli.config:config", "Show the configuration and its sources."),
-    "doctor": ("rbim.cli.doctor.command:doctor", "Check installation, configuration, connection, clock and credentials."),
-    "completion": ("rbim.cli.completion:completion", "Print or install shell completion."),
+    "doctor": ("rbim.cli.doctor:doctor", "Check installation, configuration, connection, clock and credentials."),
+    "completion": (None, "Install completion for bash, zsh or fish."),
 }
-"""Every command except those of operations: its function, and its summary."""
+"""Every command except those of operations: its function (None: one of cyclopts), and its summary."""
 
 SECTIONS = {
     "Jobs": ("invite", "remove", "job"),

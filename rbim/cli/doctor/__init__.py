@@ -1,1 +1,0 @@
-"""``rbim doctor``: check the installation, the configuration, the way to the platform, the clock and the credentials."""

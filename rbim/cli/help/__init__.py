@@ -1,1 +1,0 @@
-"""Help pages, and the examples in them."""
