@@ -195,8 +195,8 @@ class AsyncClient(View):
     - ``credentials`` or ``signer``: exactly one of them. The credentials may be a function that returns them, also an async
       one: it is called on entering, and again when the platform refuses the credentials (:mod:`rbim.client.rotation`).
     - ``user_name``: the acting account of operations that name none.
-    - ``transport``: sends the requests; or its name: ``httpx`` (default), ``auto``, ``asyncio``, ``aiohttp``, ``pyreqwest``,
-      ``httpx2``. ``dialect``: the choices that the interface leaves open.
+    - ``transport``: sends the requests; or its name: ``httpx`` (default), ``auto``, ``asyncio``, ``aiohttp``, ``httpx2``.
+      ``dialect``: the choices that the interface leaves open.
     - ``limits``: requests in flight at once (default: 100) and rates (default: none).
     - ``timeout``: seconds for one attempt (default: 10); ``deadline``: seconds for the whole call with waits and retries
       (default: 30); ``retry``: the retry policy (default: at most 3 attempts).

@@ -33,10 +33,6 @@ def transport_named(name: str) -> Transport:
             from rbim.transports.aiohttp.transport import AiohttpTransport
 
             return AiohttpTransport()
-        case "pyreqwest":
-            from rbim.transports.pyreqwest import PyreqwestTransport
-
-            return PyreqwestTransport()
         case "asyncio":
             from rbim.transports.asyncio.transport import AsyncioTransport
 

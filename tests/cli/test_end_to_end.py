@@ -1039,7 +1039,7 @@ def test_bash_completes_commands_flags_and_choices(cli):
         "gr": "groups",
         "--pro": "--profile",
         "--profile test gr": "groups",
-        "--transport py": "pyreqwest",
+        "--transport ai": "aiohttp",
         "--config task-of": "task-of-today.toml",
         "--members-shape ''": "plain nested",
         "--singular-search ''": "true false",

@@ -31,7 +31,7 @@ PUBLIC = [
     "rbim.operations",
 ]
 PUBLIC += ["rbim.otel", "rbim.testing", "rbim.testing.conformance", "rbim.testing.inbox_conformance", "rbim.jetstream"]
-TRANSPORTS = ["httpx", "asyncio", "aiohttp", "pyreqwest", "httpx2"]
+TRANSPORTS = ["httpx", "asyncio", "aiohttp", "httpx2"]
 
 
 URL = "https://git.example/rbim"

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["BOUNDS", "drive", "faults", "subject"]
 
 BOUNDS: Mapping[str, Bound] = {}
-TRANSPORTS = ("auto", "asyncio", "httpx", "httpx2", "aiohttp", "pyreqwest")
+TRANSPORTS = ("auto", "asyncio", "httpx", "httpx2", "aiohttp")
 INVITED = 30  # calls of a group that invite
 TIMEOUT, DEADLINE = 1.5, 4.0
 KEPT = 2_000  # records of the emulator

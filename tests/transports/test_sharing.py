@@ -154,7 +154,7 @@ async def test_sockets_and_tls_are_made_once_for_all_clients(name, monkeypatch):
             await each.__aexit__(None, None, None)
         assert await is_left(server)
     assert (server.accepted, len(handshakes), len(server.requests)) == (1, 1, 20)
-    assert len(contexts) == (name != "pyreqwest")  # pyreqwest's TLS is not Python's
+    assert len(contexts) == 1
 
 
 @EACH

@@ -26,7 +26,6 @@ EXTRAS = {
     "fast": ("httptools", "orjson"),
     "aiohttp": ("aiohttp",),
     "httpx2": ("httpx2",),
-    "pyreqwest": ("pyreqwest",),
     "nats": ("nats",),
     "otel": ("opentelemetry",),
     "plot": ("matplotlib",),
