@@ -30,7 +30,7 @@ PUBLIC = [
     "rbim.emulator.faults",
     "rbim.operations",
 ]
-PUBLIC += ["rbim.otel", "rbim.testing", "rbim.testing.conformance", "rbim.testing.inbox_conformance", "rbim.jetstream"]
+PUBLIC += ["rbim.otel", "rbim.testing", "rbim.testing.conformance", "rbim.jetstream"]
 TRANSPORTS = ["httpx", "asyncio", "aiohttp", "httpx2"]
 
 

@@ -134,7 +134,6 @@ AREAS = _areas(
         ),
         (
             "tests/callbacks/inbox",
-            "tests/testing/test_inbox_conformance.py",
             "tests/callbacks/worker/test_ahead.py",
             "tests/callbacks/worker/test_crashes.py",
             "tests/callbacks/receiver/test_database.py",
