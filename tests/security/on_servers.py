@@ -24,7 +24,7 @@ from rbim.bulk import InviteJob
 from rbim.callbacks import Backoff, Receiver, Router, Worker, sign
 from rbim.callbacks.observers import Observers
 from rbim.jetstream import JetStreamInbox, RemoteSender, serve
-from rbim.transports.by_name import transport_named
+from rbim.transports.auto import transport_named
 
 __all__ = ["CONSUMERS", "INBOX", "KEYS", "STREAMS", "SUBJECTS", "Seen", "kind_of", "seen"]
 

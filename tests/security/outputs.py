@@ -46,7 +46,7 @@ from rbim.config.config import load
 from rbim.emulator import Emulator
 from rbim.emulator.server.copy_commands import COMMANDS
 from rbim.http import Response
-from rbim.transports.by_name import transport_named
+from rbim.transports.auto import transport_named
 from rbim.wire.signing import AppSigner
 
 OUTPUTS = {}

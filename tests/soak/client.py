@@ -27,7 +27,7 @@ from rbim.emulator.faults.requests import (
     Throttle,
 )
 from rbim.emulator.server import serve
-from rbim.transports.by_name import transport_named
+from rbim.transports.auto import transport_named
 
 from .driver import Account, Subject, after, started
 

@@ -19,7 +19,7 @@ from rbim.testing.conformance.server import RawServer, reply
 from rbim.testing.conformance.suite import Conformance
 from rbim.testing.conformance.tls import authority
 from rbim.transports._shared.base import BaseTransport
-from rbim.transports.by_name import transport_named
+from rbim.transports.auto import transport_named
 from rbim.transports.httpx import HttpxTransport
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")

@@ -14,7 +14,7 @@ from rbim.testing.conformance.server import RawServer, reply
 from rbim.testing.conformance.suite import Conformance
 from rbim.testing.conformance.tls import authority
 from rbim.transports.asyncio.transport import AsyncioTransport
-from rbim.transports.by_name import transport_named
+from rbim.transports.auto import transport_named
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
 
@@ -27,7 +27,7 @@ FIRST = """
 import json, ssl, sys
 import anyio
 from rbim.http import Request
-from rbim.transports.by_name import transport_named
+from rbim.transports.auto import transport_named
 
 async def main():
     warm, named = {warm!r}, transport_named({name!r})

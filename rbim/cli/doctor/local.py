@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rbim import __version__
-from rbim._support.installation import install_command
+from rbim._support.text import install_command
 from rbim.cli.context import HOW_TO_CONFIGURE
 from rbim.cli.doctor.check import Check, State
 from rbim.dialect_text import flag_of

@@ -27,7 +27,7 @@ from rbim.errors import (
     TimestampExpired,
 )
 from rbim.operations.groups import SearchPublicGroups
-from rbim.transports.by_name import transport_named
+from rbim.transports.auto import transport_named
 
 if TYPE_CHECKING:
     from types import TracebackType

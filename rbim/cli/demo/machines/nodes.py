@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import define, field
 
-from rbim._support.installation import install_command
+from rbim._support.text import install_command
 from rbim.cli.extras import MissingExtra
 
 if TYPE_CHECKING:
