@@ -53,7 +53,7 @@ from rbim.bulk.journal.loading import Loaded
 from rbim.bulk.pace.controller import PaceController
 from rbim.bulk.progress import RunCounts
 from rbim.bulk.settings import JobSettings
-from rbim.bulk.states import AccountState
+from rbim.bulk.work import AccountState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence

@@ -120,7 +120,6 @@ FLOOR = Contender("bytes-level floor", Floor)
 CLIENTS = (
     _rbim("AsyncioTransport", PARSERS),
     _rbim("AsyncioTransport", "h11", name="rbim over AsyncioTransport, h11", without=PARSERS),
-    _rbim("PyreqwestTransport", "pyreqwest"),
     _rbim("AiohttpTransport", "aiohttp"),
     _rbim("HttpxTransport", "httpx"),
     _rbim("Httpx2Transport", "httpx2"),

@@ -37,7 +37,6 @@ TRANSPORTS = {
     "httpx": "HttpxTransport",
     "httpx2": "Httpx2Transport",
     "aiohttp": "AiohttpTransport",
-    "pyreqwest": "PyreqwestTransport",
     "asyncio": "AsyncioTransport",
 }
 WITH_GOAL = ("httpx", "asyncio")

@@ -37,7 +37,7 @@ QUICK = Plan(in_flight=(1, 10), bursts=(10,), seconds=0.01, warm=0.01)
 HUNDRED = 100
 
 ASYNCIO, H11 = "rbim over AsyncioTransport", "rbim over AsyncioTransport, h11"
-HTTPX, AIOHTTP, PYREQWEST = "rbim over HttpxTransport", "rbim over AiohttpTransport", "rbim over PyreqwestTransport"
+HTTPX, AIOHTTP = "rbim over HttpxTransport", "rbim over AiohttpTransport"
 BY_HAND = "aiohttp by hand"
 FEW = (ASYNCIO, HTTPX, "httpx by hand", FLOOR.name)
 HEADS = (ASYNCIO, H11, BY_HAND, FLOOR.name)
@@ -75,7 +75,6 @@ GOALS = (
     Aim(f"{ASYNCIO}, uvloop", f"{FLOOR.name}, uvloop", 100, None, UVLOOP),
     Aim(ASYNCIO, "pyreqwest by hand", 100, 0.75),
     Aim(AIOHTTP, BY_HAND, 100, 1.2),
-    Aim(PYREQWEST, "pyreqwest by hand", 100, 1.3),
     Aim("fan_out", "send", 100, 1.4, SEND),
 )
 

@@ -34,8 +34,8 @@ PATHS = [
     *("rbim.emulator", "rbim.emulator.faults", "rbim.emulator.platform.snapshot", "rbim.emulator.request_log"),
     *("rbim.emulator.copies.messages", "rbim.emulator.platform.rules", "rbim.emulator.server"),
     *("rbim.testing", "rbim.transports.httpx", "rbim.transports.asyncio", "rbim.transports.httpx2"),
-    *("rbim.transports.aiohttp", "rbim.transports.pyreqwest", "rbim.testing.conformance", "rbim.otel", "rbim.cli"),
-    *("rbim.testing.inbox_conformance", "rbim.jetstream"),
+    *("rbim.transports.aiohttp", "rbim.testing.conformance", "rbim.otel", "rbim.cli"),
+    "rbim.jetstream",
 ]
 """What the README, the pages, the examples and the API reference import from; a name is described at the first of them."""
 

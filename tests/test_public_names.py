@@ -21,7 +21,7 @@ PACKAGE = Path(rbim.__file__).parent
 CONTRACTS = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
     "contracts"
 ]
-IO = {"anyio", "trio", "asyncio", "sniffio", "httpx", "httpcore", "h11", "aiohttp", "pyreqwest", "uvicorn", "sqlite3", "ssl"}
+IO = {"anyio", "trio", "asyncio", "sniffio", "httpx", "httpcore", "h11", "aiohttp", "uvicorn", "sqlite3", "ssl"}
 
 EVERY = [info.name for info in pkgutil.walk_packages(rbim.__path__, "rbim.") if not info.name.endswith("__main__")]
 FACES = [name for name in ["rbim", *EVERY] if "lazy_names(__name__)" in inspect.getsource(importlib.import_module(name))]
@@ -75,7 +75,7 @@ def test_the_package_alone_loads_next_to_nothing(loaded):
 
 @pytest.mark.parametrize("name", ["client", "everything"])
 def test_public_names_load_no_http_library(loaded, name):
-    libraries = {"httpx", "httpcore", "h11", "aiohttp", "pyreqwest", "uvicorn", "trio", "opentelemetry"}
+    libraries = {"httpx", "httpcore", "h11", "aiohttp", "uvicorn", "trio", "opentelemetry"}
     assert loaded[name] & libraries == set()
 
 

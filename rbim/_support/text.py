@@ -5,10 +5,17 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rbim._support.installation import install_command
-
-__all__ = ["empty", "excerpt", "looks_secret", "missing_extra", "no_formula", "one_line", "quoted", "quoted_key"]
-
+__all__ = [
+    "empty",
+    "excerpt",
+    "install_command",
+    "looks_secret",
+    "missing_extra",
+    "no_formula",
+    "one_line",
+    "quoted",
+    "quoted_key",
+]
 
 EXCERPT = 120
 """Characters of an unreadable answer that an error message shows at most."""
@@ -83,3 +90,18 @@ def no_formula(text: str) -> str:
         return text
     begun = f"'{text}" if _STARTS_FORMULA.match(text) else text
     return _CELL_IN_CELL.sub(r"\1'", begun)
+
+
+def install_command(extra: str) -> str:
+    """Return the pip command that adds an extra to this installation.
+
+    Where rbim is installed, from an index or from a clone, its name is enough: pip only adds what the extra needs. Where it
+    is not, such as in a zip file or on PYTHONPATH, the command is for a clone of the repository.
+    """
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        version("rbim")
+    except PackageNotFoundError:
+        return f'python -m pip install ".[{extra}]", in a clone of the repository of rbim'
+    return f'python -m pip install "rbim[{extra}]"'

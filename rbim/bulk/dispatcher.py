@@ -45,9 +45,8 @@ from rbim._support.task_errors import is_being_cancelled
 from rbim.bulk.chunk_queue import ChunkQueue
 from rbim.bulk.failure_policy import Decision, Signal, Step, failed, judge
 from rbim.bulk.journal.journal import Ended
-from rbim.bulk.states import RequestState
 from rbim.bulk.stop_rules import StopRules
-from rbim.bulk.work import ALL_DONE, FailureReason, Settlement
+from rbim.bulk.work import ALL_DONE, FailureReason, RequestState, Settlement
 from rbim.client.senders import in_background, prepare
 from rbim.errors import InvalidRequest, RbimError
 

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from rbim.bulk.states import AccountState, RequestState
-from rbim.bulk.work import FailureReason, Settlement, failure_reason
+from rbim.bulk.work import AccountState, FailureReason, RequestState, Settlement, failure_reason
 from rbim.codes import FULL
 from rbim.errors import (
     ApiError,

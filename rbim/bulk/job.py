@@ -18,9 +18,8 @@ from rbim.bulk.journal.parts import Selection
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.run import Run, RunParts
 from rbim.bulk.settings import JobSettings
-from rbim.bulk.states import AccountState
 from rbim.bulk.stop_rules import FailureLimit
-from rbim.bulk.work import Work
+from rbim.bulk.work import AccountState, Work
 from rbim.client.client import View
 from rbim.client.retry import Retry
 from rbim.client.settings import rates_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from attrs import frozen
 
 from rbim.bulk.journal.journal import Sample
-from rbim.bulk.states import AccountState
+from rbim.bulk.work import AccountState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

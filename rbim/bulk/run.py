@@ -36,7 +36,7 @@ from rbim.bulk.journal.lock import JobLock
 from rbim.bulk.pace.controller import PaceController
 from rbim.bulk.progress import RunCounts
 from rbim.bulk.report.reading import read_report
-from rbim.bulk.states import AccountState
+from rbim.bulk.work import AccountState
 from rbim.clock import SystemClock
 from rbim.dialect_text import client_document
 from rbim.errors import AuthenticationError, InvalidRequest

@@ -34,8 +34,7 @@ from attrs import field, frozen
 
 from rbim._support.text import one_line, quoted
 from rbim.bulk.failure_policy import MAX_PAUSE, Signal, Step
-from rbim.bulk.states import AccountState, RequestState
-from rbim.bulk.work import MAX_REASON, FailureReason
+from rbim.bulk.work import MAX_REASON, AccountState, FailureReason, RequestState
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
@@ -11,7 +12,6 @@ from attrs import define, field, frozen
 from cattrs.preconf.json import make_converter
 
 from rbim._support.text import one_line
-from rbim.bulk.states import DONE_WORDS, AccountState, RequestState
 from rbim.errors import InvalidRequest, RbimError
 from rbim.operations.base import Operation, fields_of
 from rbim.operations.fails import MISSING, OWN_NAMES, Fail, RequestAccounts, attributed
@@ -23,7 +23,60 @@ if TYPE_CHECKING:
 
     from rbim.dialect import Dialect
 
-__all__ = ["ALL_DONE", "Chunk", "FailureReason", "Settlement", "Work", "failure_reason"]
+__all__ = [
+    "ALL_DONE",
+    "DONE_WORDS",
+    "AccountState",
+    "Chunk",
+    "FailureReason",
+    "RequestState",
+    "Settlement",
+    "Work",
+    "failure_reason",
+]
+
+
+class AccountState(IntEnum):
+    """State of an account."""
+
+    WAITING = 0
+    """To be sent. All states to be sent are 0 or below."""
+
+    DONE = 1
+    """The platform confirmed it: invited, removed, joined."""
+
+    REFUSED = 2
+    """An answer lists it among those that failed."""
+
+    FAILED = 3
+    """Its request was refused as a whole, or could not be sent, for good."""
+
+    UNKNOWN = 4
+    """The platform may have acted."""
+
+    AGAIN = -1
+    """Waiting after the state UNKNOWN: sending it is a resend."""
+
+
+class RequestState(IntEnum):
+    """State of a request. A request is one sending."""
+
+    OPEN = 0
+    """It has left, and the run ended before its outcome was recorded."""
+
+    ANSWERED = 1
+    REFUSED = 2
+    """The platform did nothing."""
+
+    NOT_SENT = 3
+    UNKNOWN = 4
+    PLANNED = 5
+    """The intent is recorded. It has left if it is marked (:mod:`rbim.bulk.journal.marks`)."""
+
+
+DONE_WORDS = {"InviteJoinGroup": "invited", "DeleteGroupMember": "removed", "JoinGroup": "joined", "LogoutGroup": "left"}
+"""The word for a done account, by operation."""
+
 
 R = TypeVar("R")
 

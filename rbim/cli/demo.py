@@ -54,15 +54,15 @@ LOGGED_IN = {"yes": True, "no": False, "": True}
 def run_demo(path: Path | None, *, plain: bool, as_json: bool) -> int:
     """Run the demo on the rows of a file (default: an example of 5,000 rows) and return the exit code."""
     try:
-        rows, dialect = read_rows(path), configuration().dialect
+        rows, dialect = _read_rows(path), configuration().dialect
         with _progress(rows.total - rows.duplicates, plain=plain, as_json=as_json) as advance:
             figures = asyncio.run(_demonstrate(rows, dialect, advance))
     except RbimError as error:
         return report_error(error, "rbim demo")
     if as_json:
-        print_json(figures)
+        _print_json(figures)
     else:
-        print_figures(figures)
+        _print_figures(figures)
     mismatches = list(figures.mismatches())
     for mismatch in mismatches:
         print_error(mismatch)
@@ -79,7 +79,7 @@ class _Counting(HttpxTransport):
         return await super().send(request, timeout=timeout)
 
 
-async def _demonstrate(rows: DemoRows, dialect: Dialect, advance: Callable[[int], None]) -> Figures:
+async def _demonstrate(rows: _Rows, dialect: Dialect, advance: Callable[[int], None]) -> _Figures:
     credentials = Credentials(app_id=secrets.token_hex(16), app_token=secrets.token_hex(16))
     emulator = Emulator(credentials=credentials, dialect=dialect)
     emulator.never_logged_in(*rows.never_logged_in)
@@ -94,7 +94,7 @@ async def _demonstrate(rows: DemoRows, dialect: Dialect, advance: Callable[[int]
             dialect=dialect,
         ) as client,
     ):
-        figures = Figures(rows=rows, address=server.url)
+        figures = _Figures(rows=rows, address=server.url)
         for group in rows.groups.values():
             group.group_id = (await client.groups.create(name=group.name, type=group.type)).group_id
         before, began = transport.sent, time.perf_counter()
@@ -107,7 +107,7 @@ async def _demonstrate(rows: DemoRows, dialect: Dialect, advance: Callable[[int]
     return figures
 
 
-async def _invite(client: AsyncClient, rows: DemoRows, advance: Callable[[int], None]) -> int:
+async def _invite(client: AsyncClient, rows: _Rows, advance: Callable[[int], None]) -> int:
     """Invite all accounts, record the results, and return the number of calls."""
     calls = 0
     by_id = {group.group_id: group for group in rows.groups.values()}
@@ -120,19 +120,19 @@ async def _invite(client: AsyncClient, rows: DemoRows, advance: Callable[[int], 
     return calls
 
 
-def _invitations(rows: DemoRows, limit: int) -> Iterator[InviteJoinGroup]:
+def _invitations(rows: _Rows, limit: int) -> Iterator[InviteJoinGroup]:
     """Yield the invitations of at most ``limit`` accounts, one for each group in turn."""
     for round_ in zip_longest(*(_invitations_of(group, limit) for group in rows.groups.values())):
         yield from (op for op in round_ if op is not None)
 
 
-def _invitations_of(group: DemoGroup, limit: int) -> Iterator[InviteJoinGroup]:
+def _invitations_of(group: _Group, limit: int) -> Iterator[InviteJoinGroup]:
     accounts = iter(group.accounts)
     while members := tuple(islice(accounts, limit)):
         yield InviteJoinGroup(group_id=group.group_id, members=members)
 
 
-def _record(group: DemoGroup, members: tuple[str, ...], outcome: Done[Invited] | Failed[Invited]) -> None:
+def _record(group: _Group, members: tuple[str, ...], outcome: Done[Invited] | Failed[Invited]) -> None:
     if isinstance(outcome, Done):
         answer = outcome.answer
         group.refused.update(answer.refused.values())
@@ -186,7 +186,7 @@ def _lines(out: Console, total: int) -> Callable[[int], None]:
 
 
 @define(eq=False)
-class DemoGroup:
+class _Group:
     """The accounts for one group, and their results; the counters have the number of each reason."""
 
     name: str
@@ -210,12 +210,12 @@ class DemoGroup:
 
 
 @define(eq=False)
-class DemoRows:
+class _Rows:
     """The rows of a file: their number, the number of duplicates, and the accounts by group."""
 
     total: int = 0
     duplicates: int = 0
-    groups: dict[str, DemoGroup] = field(factory=dict[str, DemoGroup])
+    groups: dict[str, _Group] = field(factory=dict[str, _Group])
     never_logged_in: set[str] = field(factory=set[str])
 
 
@@ -228,7 +228,7 @@ def example() -> Iterator[str]:
             yield f"{group},user-{number:05},{'yes' if number % NOT_LOGGED_IN else 'no'}\n"
 
 
-def read_rows(path: Path | None) -> DemoRows:
+def _read_rows(path: Path | None) -> _Rows:
     """Read a file, or the example. Raises InvalidRequest that names file and line."""
     if path is None:
         return _read(example(), "the example")
@@ -242,8 +242,8 @@ def read_rows(path: Path | None) -> DemoRows:
     raise InvalidRequest(reason, field="csv")
 
 
-def _read(lines: Iterable[str], source: str) -> DemoRows:
-    rows = DemoRows()
+def _read(lines: Iterable[str], source: str) -> _Rows:
+    rows = _Rows()
     reader = csv.reader(lines, strict=True)
     try:
         headings = _headings(next(reader, list[str]()))
@@ -265,7 +265,7 @@ def _headings(cells: list[str]) -> list[str]:
     return headings
 
 
-def _add(rows: DemoRows, headings: list[str], cells: list[str]) -> None:
+def _add(rows: _Rows, headings: list[str], cells: list[str]) -> None:
     row = dict(zip(headings, cells, strict=False))
     group, account = row.get("group", ""), row.get("account", "")
     logged_in = LOGGED_IN.get(row.get("logged_in", "").lower())
@@ -277,7 +277,7 @@ def _add(rows: DemoRows, headings: list[str], cells: list[str]) -> None:
         raise InvalidRequest(f"logged_in: invalid value {row['logged_in']!r}: use yes or no")
     if group not in rows.groups:
         CreateGroup(name=group, type=GroupType.VIP)  # checks the name
-        rows.groups[group] = DemoGroup(group)
+        rows.groups[group] = _Group(group)
     accounts = rows.groups[group].accounts
     rows.total += 1
     rows.duplicates += account in accounts
@@ -290,17 +290,17 @@ def _add(rows: DemoRows, headings: list[str], cells: list[str]) -> None:
 
 
 @define(eq=False, kw_only=True)
-class Figures:
+class _Figures:
     """The figures of a demo: ``calls`` invitations in ``requests`` attempts within ``seconds``."""
 
-    rows: DemoRows
+    rows: _Rows
     address: str
     calls: int = 0
     requests: int = 0
     seconds: float = 0.0
 
     @property
-    def groups(self) -> list[DemoGroup]:
+    def groups(self) -> list[_Group]:
         """The groups, in the order of the file."""
         return list(self.rows.groups.values())
 
@@ -329,7 +329,7 @@ class Figures:
                 yield f"{group.name} has {holds} members, expected {group.expected:,} (the invited accounts and the owner)"
 
 
-def _counts(group: DemoGroup) -> dict[str, int]:
+def _counts(group: _Group) -> dict[str, int]:
     return {
         "accounts": len(group.accounts),
         "invited": group.invited,
@@ -339,11 +339,11 @@ def _counts(group: DemoGroup) -> dict[str, int]:
     }
 
 
-def _reasons(group: DemoGroup) -> dict[str, int]:
+def _reasons(group: _Group) -> dict[str, int]:
     return dict((group.refused + group.failed + group.unknown).most_common())
 
 
-def print_json(figures: Figures) -> None:
+def _print_json(figures: _Figures) -> None:
     """Write the figures as one JSON object in one line."""
     accounts = figures.accounts
     document: dict[str, Any] = {
@@ -370,11 +370,11 @@ def print_json(figures: Figures) -> None:
     show_json(document)
 
 
-def _sent(figures: Figures) -> int:
+def _sent(figures: _Figures) -> int:
     return figures.rows.total - figures.rows.duplicates
 
 
-def print_figures(figures: Figures) -> None:
+def _print_figures(figures: _Figures) -> None:
     """Print the figures as tables and a few sentences."""
     out = console()
     made = table("group", "type", *COLUMNS, "members", numbers=(*COLUMNS, "members"), whole=("type",))
@@ -391,7 +391,7 @@ def print_figures(figures: Figures) -> None:
         out.print(line)
 
 
-def _print_reasons(figures: Figures) -> None:
+def _print_reasons(figures: _Figures) -> None:
     out = console()
     made = table("group", "reason", "accounts", numbers=("accounts",))
     for group in figures.groups:
@@ -402,7 +402,7 @@ def _print_reasons(figures: Figures) -> None:
         out.print()
 
 
-def _sentences(figures: Figures) -> Iterator[str]:
+def _sentences(figures: _Figures) -> Iterator[str]:
     accounts = figures.accounts
     parts = ", ".join(f"{accounts[name]:,} {name}" for name in (*COLUMNS[1:], "duplicates"))
     yield f"{accounts['total']:,} rows: {parts}."

@@ -161,7 +161,7 @@ async def _reach(name: str, url: str, config: Config, seconds: float) -> AsyncIt
     """Send one unsigned request to an address, as calls are sent: it shows the way there, and the clock at its end."""
     from rbim.http import Request
     from rbim.transports._shared.network import proxy_for
-    from rbim.transports.by_name import transport_named
+    from rbim.transports.auto import transport_named
 
     parts = urlsplit(url)
     if parts.scheme == "http" and parts.hostname not in {"localhost", "127.0.0.1", "::1"}:

@@ -32,7 +32,7 @@ FLAGS = {
     "profile": ("NAME", "The profile of rbim.toml (RBIM_PROFILE)."),
     "config": ("FILE", "The only configuration file to read (RBIM_CONFIG)."),
     "base-url": ("URL", "The platform's address (RBIM_BASE_URL)."),
-    "transport": ("NAME", "auto, httpx, httpx2, aiohttp, pyreqwest or asyncio (RBIM_TRANSPORT; default: auto)."),
+    "transport": ("NAME", "auto, httpx, httpx2, aiohttp or asyncio (RBIM_TRANSPORT; default: auto)."),
 }
 """The flags with a value: the value's name in the help, and the help."""
 

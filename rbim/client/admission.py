@@ -23,8 +23,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from rbim._support.lazy_names import late_anyio
-from rbim.client.attempt_times import LEAST, LEAST_MARGIN, RECENT, AttemptTimes
-from rbim.client.demands import Demands
+from rbim.client.demands import LEAST, LEAST_MARGIN, RECENT, AttemptTimes, Demands
 from rbim.client.halts import Halts
 from rbim.client.lanes import Waiter
 from rbim.client.limits import NORMAL, ROUNDING

@@ -142,6 +142,6 @@ def transport_of(given: Transport | str | None) -> Transport:
         form = "a transport, such as HttpxTransport(), or a name, such as 'httpx',"
         require_methods("transport", given, ("send", "__aenter__", "__aexit__"), form)
         return given
-    from rbim.transports.by_name import transport_named
+    from rbim.transports.auto import transport_named
 
     return transport_named("httpx" if given is None else given)

@@ -16,6 +16,7 @@ from rbim.client.retry import Retry
 from rbim.client.shared import CallSettings, SharedState
 from rbim.clock import SystemClock
 from rbim.errors import ClientClosed, InvalidRequest
+from rbim.operations import catalogue
 from rbim.operations.groups import Groups
 from rbim.wire.codec import Codec, wrong_origin
 
@@ -195,8 +196,8 @@ class AsyncClient(View):
     - ``credentials`` or ``signer``: exactly one of them. The credentials may be a function that returns them, also an async
       one: it is called on entering, and again when the platform refuses the credentials (:mod:`rbim.client.rotation`).
     - ``user_name``: the acting account of operations that name none.
-    - ``transport``: sends the requests; or its name: ``httpx`` (default), ``auto``, ``asyncio``, ``aiohttp``, ``pyreqwest``,
-      ``httpx2``. ``dialect``: the choices that the interface leaves open.
+    - ``transport``: sends the requests; or its name: ``httpx`` (default), ``auto``, ``asyncio``, ``aiohttp``, ``httpx2``.
+      ``dialect``: the choices that the interface leaves open.
     - ``limits``: requests in flight at once (default: 100) and rates (default: none).
     - ``timeout``: seconds for one attempt (default: 10); ``deadline``: seconds for the whole call with waits and retries
       (default: 30); ``retry``: the retry policy (default: at most 3 attempts).
@@ -322,12 +323,18 @@ class AsyncClient(View):
         It imports modules and compiles converters, some tens of milliseconds in small steps, and opens no connection.
         Raises ClientClosed outside the client's ``async with`` block.
         """
-        from rbim.client.warm_up import warm_up
-
         if self._shared.state != "open":
             raise ClientClosed("the client is not open: warm it up in its `async with` block")
 
-        await warm_up(self._shared)
+        from anyio.lowlevel import checkpoint
+
+        shared = self._shared
+        for entry in catalogue.entries():
+            shared.codec.prepare(entry.operation)
+            await checkpoint()
+        prepare = getattr(shared.transport, "warm_up", None)
+        if prepare is not None:
+            await prepare(*dict.fromkeys(shared.codec.origins.values()))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /

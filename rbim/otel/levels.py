@@ -15,7 +15,7 @@ import anyio
 from attrs import define, frozen
 from opentelemetry.metrics import Observation
 
-from rbim.otel.sources import Sources
+from rbim.otel.metrics import Sources
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rbim.callbacks.inbox.protocols import Archive, Counts
     from rbim.client.shared import Load
     from rbim.otel.attributes import Attributes
-    from rbim.otel.sources import Provider
+    from rbim.otel.metrics import Provider
 
 __all__ = ["LEVELS", "InboxReading", "Level", "Levels", "Observed", "Polled"]
 

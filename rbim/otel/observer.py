@@ -18,11 +18,9 @@ except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(missing_extra("rbim.otel", missing.name, "otel"), name=missing.name) from None
 
 from rbim.otel.attributes import CommonAttributes
-from rbim.otel.callback_metrics import CallbackMetrics
-from rbim.otel.callback_spans import CallbackSpans
+from rbim.otel.callbacks import CallbackMetrics, CallbackSpans
 from rbim.otel.levels import InboxReading, Levels, Polled
-from rbim.otel.metrics import CallMetrics, RequestInFlight
-from rbim.otel.sources import Provider
+from rbim.otel.metrics import CallMetrics, Provider, RequestInFlight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,5 +5,5 @@ Import a transport from its own module: ``from rbim.transports.asyncio import As
 
 __all__ = ["TRANSPORTS"]
 
-TRANSPORTS = ("auto", "httpx", "httpx2", "aiohttp", "pyreqwest", "asyncio")
-"""The transports by name; httpx2, aiohttp and pyreqwest need an extra of that name."""
+TRANSPORTS = ("auto", "httpx", "httpx2", "aiohttp", "asyncio")
+"""The transports by name; httpx2 and aiohttp need an extra of that name."""

@@ -1,11 +1,13 @@
-"""The transport that chooses by itself: asyncio's where it can serve, otherwise httpx's."""
+"""The transport that chooses by itself, asyncio's where it can serve, otherwise httpx's; and transports by their names."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
+from rbim._support.text import quoted
 from rbim.errors import InvalidRequest, NotSent
+from rbim.transports import TRANSPORTS
 from rbim.transports._shared.base import BaseTransport
 from rbim.transports._shared.network import proxies_from_env
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     import ssl
     from typing import TypedDict
 
-    from rbim.http import Request, Response
+    from rbim.http import Request, Response, Transport
     from rbim.transports.asyncio.transport import AsyncioTransport
     from rbim.transports.httpx import HttpxTransport
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
         answer_limit: int
 
 
-__all__ = ["AutoTransport"]
+__all__ = ["AutoTransport", "transport_named"]
 
 ANSWER_LIMIT = 8 * 1024 * 1024
 KEEPALIVE = 5.0
@@ -132,3 +134,34 @@ class AutoTransport(BaseTransport):
         except ImportError:  # neither httptools nor h11
             return None
         return AsyncioTransport(**self._options)
+
+
+def transport_named(name: str) -> Transport:
+    """Return a new transport with this name.
+
+    Raises InvalidRequest for an unknown name, and ModuleNotFoundError, with the pip command in its message, if the library
+    is not installed.
+    """
+    match name:
+        case "auto":
+            return AutoTransport()
+        case "httpx2":
+            from rbim.transports.httpx2 import Httpx2Transport
+
+            return Httpx2Transport()
+        case "aiohttp":
+            from rbim.transports.aiohttp.transport import AiohttpTransport
+
+            return AiohttpTransport()
+        case "asyncio":
+            from rbim.transports.asyncio.transport import AsyncioTransport
+
+            return AsyncioTransport()
+        case "httpx":
+            from rbim.transports.httpx import HttpxTransport
+
+            return HttpxTransport()
+        case _:
+            raise InvalidRequest(
+                f"transport: {quoted(name)} is not a transport; known are {', '.join(TRANSPORTS)}", field="transport"
+            )

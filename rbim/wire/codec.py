@@ -13,6 +13,9 @@ sends whatever the platform does), with a code that leaves it unknown, and with 
 
 from __future__ import annotations
 
+import re
+from datetime import UTC
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote
@@ -25,8 +28,6 @@ from rbim.errors import ApiError, AuthenticationError, InvalidRequest, NotFound,
 from rbim.http import filled
 from rbim.operations.base import Answer, Operation, Repeat, fields_of, wire_names, wire_of
 from rbim.validators import origin
-from rbim.wire.document import code_of, document_of
-from rbim.wire.retry_after import retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,7 +38,97 @@ if TYPE_CHECKING:
     from rbim.dialect import Dialect
     from rbim.http import Request, Response
 
-__all__ = ["SUCCESS", "Codec", "wrong_origin"]
+__all__ = ["MAX_VALUES", "SUCCESS", "Codec", "code_of", "document_of", "retry_after", "wrong_origin"]
+
+LONGEST_WAIT = 86_400.0
+"""Seconds of a ``Retry-After`` that count: a longer one becomes a day."""
+
+_NUMBER = r"[0-9]+(\.[0-9]+)?"
+_BETWEEN = r",(?!\s*[0-9]{1,2}[ -][A-Za-z])"  # a comma, except that of a date: `Fri, 02 Jan 2026`, `Friday, 02-Jan-26`
+
+
+def retry_after(text: str | None, clock: Clock) -> float | None:
+    """Return a ``Retry-After`` header as seconds from now, at most a day, or None if it is missing or unreadable.
+
+    The header is a number of seconds or an HTTP date, in each of the three forms of RFC 9110. A fraction is rounded up; of
+    several values, as of a header that was sent twice, the largest counts.
+    """
+    if text is None:
+        return None
+    found = [_seconds(each.strip().rstrip(";"), clock) for each in re.split(_BETWEEN, text)]
+    return max((each for each in found if each is not None), default=None)
+
+
+def _seconds(text: str, clock: Clock) -> float | None:
+    if re.fullmatch(_NUMBER, text):
+        whole, _, fraction = text.partition(".")
+        digits = whole.lstrip("0")
+        long = len(digits) > len(str(int(LONGEST_WAIT)))
+        return LONGEST_WAIT if long else min(LONGEST_WAIT, int(digits or 0) + float(fraction.strip("0") != ""))
+    from email.utils import parsedate_to_datetime
+
+    try:
+        date = parsedate_to_datetime(text)
+        date = date if date.tzinfo is not None else date.replace(tzinfo=UTC)
+        return min(LONGEST_WAIT, max(0.0, (date - clock.now()).total_seconds()))
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+DIGITS = 6
+"""Digits of a status code."""
+
+
+def code_of(value: object) -> str | None:
+    """Return the code in a field of an answer, or None; a code of zeros may have lost some, a number all of them."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:0{DIGITS}d}"
+    if not isinstance(value, str) or not value:
+        return None
+    return value.rjust(DIGITS, "0") if value.strip("0") == "" else value
+
+
+MAX_VALUES = 120_000
+"""Values that an answer has at most, so that it blocks the event loop for about half a second at most. A search that finds
+15,000 groups with all their fields has fewer."""
+
+
+def document_of(body: bytes) -> tuple[dict[str, Any] | None, str]:
+    """Return the JSON object of an answer, or None, and the reason why it cannot be read, or not as it was written.
+
+    A body that is not UTF-8 is read as GB18030 (which includes GBK and GB 2312); if it is not that either, the bytes that
+    are not UTF-8 are replaced, so that a code can be read.
+    """
+    if len(body) > MAX_VALUES and sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES:  # each value follows one of them
+        return None, f"more than {MAX_VALUES:,} values"
+    reason = ""
+    try:
+        document = json.loads(body)
+    except json.NotJson as error:
+        document, replaced = _in_another_charset(body)
+        reason = str(error) if body.strip() else "an empty answer"
+        if document is None:
+            return None, reason
+        reason = reason if replaced else ""
+    if not isinstance(document, dict):
+        return None, reason or f"an object is needed, not {type(document).__name__}"
+    return cast("dict[str, Any]", document), reason
+
+
+def _in_another_charset(body: bytes) -> tuple[Any, bool]:  # JSON
+    """Return the document of an answer that is not UTF-8, or None; and whether bytes had to be replaced."""
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        pass
+    else:
+        return None, False
+    for replaced, decode in enumerate((partial(body.decode, "gb18030"), partial(body.decode, errors="replace"))):
+        try:
+            return json.loads(decode().encode()), bool(replaced)
+        except ValueError:
+            continue
+    return None, False
 
 
 R = TypeVar("R")

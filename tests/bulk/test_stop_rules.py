@@ -18,9 +18,8 @@ from rbim import (
     Unanswered,
 )
 from rbim.bulk.failure_policy import Decision, Signal, Step, failed, judge
-from rbim.bulk.states import RequestState
 from rbim.bulk.stop_rules import GO_ON, FailureLimit, StopRules
-from rbim.bulk.work import Chunk, Work
+from rbim.bulk.work import Chunk, RequestState, Work
 from rbim.codes import FULL
 from rbim.operations.fails import Fail
 from rbim.operations.groups import Invited

@@ -39,8 +39,7 @@ from rbim import (
 from rbim.bulk.failure_policy import Signal, Step, failed, judge
 from rbim.bulk.journal.loading import Loaded
 from rbim.bulk.progress import RunCounts
-from rbim.bulk.states import AccountState, RequestState
-from rbim.bulk.work import Chunk, FailureReason, Settlement, Work, failure_reason
+from rbim.bulk.work import AccountState, Chunk, FailureReason, RequestState, Settlement, Work, failure_reason
 from rbim.operations.fails import Fail
 from rbim.operations.groups import Invited, Success
 

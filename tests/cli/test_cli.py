@@ -757,7 +757,7 @@ def imported_by(tmp_path):
     return call
 
 
-HTTP = {"aiohttp", "httpcore", "httpx", "httpx2", "pyreqwest", "trio", "uvicorn"}
+HTTP = {"aiohttp", "httpcore", "httpx", "httpx2", "trio", "uvicorn"}
 DRAWING = {"cyclopts.help", "rich.console", "rich.progress_bar", "rich.table", "rich.text"}
 OF_FILES = {"platformdirs", "tomllib"} if sys.platform == "linux" else {"tomllib"}
 NOT_FOR_AN_OPERATION = {"anyio", "sniffio", "sqlite3", "zoneinfo", "rbim.bulk", "rbim.cli.jobs", "rbim.client.observers"}

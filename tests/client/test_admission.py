@@ -28,8 +28,7 @@ from rbim import (
     Throttled,
 )
 from rbim.client.admission import Admission, Refused
-from rbim.client.attempt_times import AttemptTimes
-from rbim.client.demands import Demands
+from rbim.client.demands import AttemptTimes, Demands
 from rbim.client.halts import LONGEST_HALT, WATCH, Halts
 from rbim.client.limits import LOW, NORMAL
 from rbim.emulator.clock import EmulatedClock

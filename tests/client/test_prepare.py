@@ -677,7 +677,7 @@ async def test_a_sender_that_is_no_client_sends_at_once():
             happened.append(("sent", prepared.may_have_acted))
             return op.group_id
 
-    prepared = prepare(Plain(), READ, lambda: happened.append(("leaves", prepared.may_have_acted)), carrier=None, key="j.1")
+    prepared = prepare(Plain(), READ, lambda: happened.append(("leaves", prepared.may_have_acted)))
     assert not prepared.may_have_acted
     assert await prepared.send() == "g1"
     assert happened == [("leaves", False), ("sent", True)]
@@ -693,7 +693,7 @@ async def test_a_sender_that_is_no_client_sends_nothing_that_cannot_be_marked():
     def fails():
         raise OSError("no")
 
-    prepared = prepare(Plain(), READ, fails, carrier=None, key="j.1")
+    prepared = prepare(Plain(), READ, fails)
     with pytest.raises(OSError, match="no"):
         await prepared.send()
     assert (sent, prepared.may_have_acted) == ([], False)
@@ -703,6 +703,6 @@ async def test_a_client_and_its_views_are_prepared_in_their_own_limits():
     stub, left = Stub(), []
     async with client_over(stub, limits=Limits(rates=[Rate(1)]), retry=NO_PAUSES) as client:
         for sender in (client, client.acting_as("boss"), in_background(client)):
-            await prepare(sender, READ, lambda: left.append(stub.clock.elapsed), carrier=None, key="j.1").send()
+            await prepare(sender, READ, lambda: left.append(stub.clock.elapsed)).send()
     assert left == [0, 1, 2]
     assert all(later - earlier == 1 for earlier, later in pairwise(stub.times))

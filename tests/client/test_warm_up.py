@@ -19,7 +19,7 @@ ON = [
 ]
 
 FIRST = """
-import asyncio, json, os, sys
+import asyncio, json, sys
 from rbim import AsyncClient, GroupType
 
 async def main():
@@ -38,8 +38,6 @@ if sys.argv[2] == "trio":
     trio.run(main)
 else:
     asyncio.run(main())
-sys.stdout.flush()
-os._exit(0)  # the threads of pyreqwest may outlive the interpreter
 """
 
 

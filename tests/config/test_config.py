@@ -32,7 +32,7 @@ SAID = {
     "account_column": ('"a-%s"', "a-%s", "a-%s", "a-%s"),
     "user_name_column": ('"u-%s"', "u-%s", "u-%s", "u-%s"),
 }
-TRANSPORTS = {"user": "aiohttp", "project": "httpx2", "environment": "pyreqwest", "told": "asyncio"}
+TRANSPORTS = {"user": "aiohttp", "project": "httpx2", "environment": "auto", "told": "asyncio"}
 NUMBERS = {"user": 3, "project": 5, "environment": 7, "told": 11}
 LAYERS = ["user", "project", "environment", "told"]
 VARIABLES = {
@@ -561,7 +561,7 @@ def test_limits_and_transport_are_as_the_profile_says(home):
     assert made[1]["transport"] == "httpx"
 
 
-@pytest.mark.parametrize("name", ["httpx", "httpx2", "aiohttp", "pyreqwest", "asyncio"])
+@pytest.mark.parametrize("name", ["httpx", "httpx2", "aiohttp", "asyncio"])
 async def test_every_transport_can_be_named(name):
     client = load(base_url="http://x", app_id="app", app_token=TOKEN, transport=name).client()
 

@@ -30,7 +30,7 @@ WITHOUT_A_FIELD = {
     ("client/client.py", "``dialect``: the choices that the interface leaves open"): WHOLE,
     ("client/client.py", "The client's dialect"): WHOLE,
     ("emulator/__init__.py", "the emulator does as the same"): WHOLE,
-    ("emulator/membership.py", "The platform's applications make them somehow"): (
+    ("emulator/emulator.py", "The platform's applications make them somehow"): (
         "methods of the emulator alone, which no client can call"
     ),
     ("emulator/messaging.py", "an event that is not described"): "the caller gives the whole body",

@@ -30,8 +30,8 @@ PUBLIC = [
     "rbim.emulator.faults",
     "rbim.operations",
 ]
-PUBLIC += ["rbim.otel", "rbim.testing", "rbim.testing.conformance", "rbim.testing.inbox_conformance", "rbim.jetstream"]
-TRANSPORTS = ["httpx", "asyncio", "aiohttp", "pyreqwest", "httpx2"]
+PUBLIC += ["rbim.otel", "rbim.testing", "rbim.testing.conformance", "rbim.jetstream"]
+TRANSPORTS = ["httpx", "asyncio", "aiohttp", "httpx2"]
 
 
 URL = "https://git.example/rbim"

@@ -5,16 +5,17 @@ import inspect
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from helpers.pages import blocks_of
 from helpers.paths import DOCS
 from helpers.transports import TRANSPORTS, UVLOOP
-from rbim.testing.conformance.suite import CASES
+from rbim.testing.conformance.suite import CASES, Conformance, failures
 
 PAGE = (DOCS / "transports.md").read_text(encoding="utf-8")
-USE, SHARE, WRITE, TRY = [block.text for block in blocks_of("docs/transports.md", "python")]
+USE, SHARE, WRITE, PYREQWEST, TRY = [block.text for block in blocks_of("docs/transports.md", "python")]
 BY_TWO = """
 import os
 import anyio
@@ -60,23 +61,37 @@ def test_a_program_runs(program, printed, platform, monkeypatch, tmp_path):
     assert (done.stdout, done.stderr, done.returncode) == (printed, "", 0)
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_transport_over_pyreqwest_passes_the_suite_but_for_the_cases_that_are_named():
+    page: dict[str, Any] = {"__name__": "pyreqwest_transport"}
+    exec(PYREQWEST, page)  # the program of the page
+    subject = Conformance(page["PyreqwestTransport"], proxy=True, bundle=True, looks=False, cancels=False)
+    named = set(re.findall(r"^- `(.*)`$", PAGE[PAGE.index(PYREQWEST) : PAGE.index("## Conformance tests")], re.MULTILINE))
+    failing = await failures(subject, at_once=16)
+    failing = await failures(subject, [case for case in CASES if case.name in failing])  # without the load of the others
+    assert failing.keys() == named
+    assert {"Unanswered" in str(failure) for failure in failing.values()} == {True}
+
+
+def test_the_transport_over_pyreqwest_is_short():
+    assert len(PYREQWEST.splitlines()) <= 80
+
+
 def test_the_table_of_transports_is_what_the_suite_is_told():
     named = {cells[1].strip("`"): cells for cells in rows("Choosing a transport")}
     assert named.keys() == TRANSPORTS.keys()
     for module, (name, features, loops) in TRANSPORTS.items():
-        title, _, needs, on, tls, proxies, unix, newest, looks, cancelled = named[module]
+        title, _, needs, on, tls, proxies, unix, newest = named[module]
         assert title == f"`{name}`"
         extra = {"auto": "nothing more", "httpx": "nothing more", "asyncio": "nothing more; `rbim[fast]` is faster"}.get(
             module, f"`rbim[{module}]`"
         )
         assert needs == extra
         assert set(on.split(", ")) == {"uvloop" if loop is UVLOOP else loop for loop in loops}
-        assert ("no context" in tls) == features.get("bundle", False)
+        assert tls == "yes"
         assert ("http" in proxies) == features.get("proxy", False)
         assert unix == ("yes" if "uds" in inspect.signature(transport(module)).parameters else "no")
         assert newest == ("yes" if features.get("lifo", True) else "no")
-        assert looks == ("yes" if features.get("looks", True) else "no")
-        assert cancelled == ("is closed" if features.get("cancels", True) else "lives on")
 
 
 def test_the_table_of_options_is_the_constructors():

@@ -37,14 +37,12 @@ if TYPE_CHECKING:
 
 __all__ = ["TESTED", "Cell", "recorded_rows", "run", "scenarios_of", "wrong"]
 
-TESTED = ("asyncio", "httpx", "httpx2", "aiohttp", "pyreqwest")
+TESTED = ("asyncio", "httpx", "httpx2", "aiohttp")
 TIME = 0.4
 """Seconds: the time-out, or the deadline, of calls that end by one. A scenario that is too slow is run again with more."""
 ENOUGH = 20.0
 BIG = 8_000_000  # bytes of a body that no buffers take whole
 AT_ONCE, BIG_AT_ONCE = 48, 4
-ELSEWHERE = {"pyreqwest"}
-"""Transports that do not resolve names in Python: see ``names``."""
 
 A_MOMENT = 0.05  # seconds in which the end of a connection has certainly come
 
@@ -273,18 +271,15 @@ class Matrix:
         self._patience = patience
         self._open: dict[Any, Transport] = {}
 
-    async def transport(self, scenario: Scenario, proxy: str | None) -> Transport:
-        """Return an open transport: one for all, and one for each proxy and each time for connecting."""
+    async def transport(self, proxy: str | None) -> Transport:
+        """Return an open transport: one for all, and one for each proxy."""
         options: dict[str, Any] = authority().trusted_by(self.subject) | {"answer_limit": LIMIT}
-        if not self.subject.phases and not scenario.known.ended_by:
-            options["connect_timeout"] = self._patience * 0.6  # below the client's time-out, as the page on transports says
         if proxy is not None:
             options["proxy"] = proxy
-        key = (proxy, options.get("connect_timeout"))
-        if key not in self._open:
-            self._open[key] = made = self._make(**options)
+        if proxy not in self._open:
+            self._open[proxy] = made = self._make(**options)
             await self._stack.enter_async_context(made)
-        return self._open[key]
+        return self._open[proxy]
 
     async def call(self, scenario: Scenario, kind: str) -> _Ended:
         """Make the call of a scenario with an operation of this kind."""
@@ -295,7 +290,7 @@ class Matrix:
             if scenario.resolves:
                 origin = origin.replace("127.0.0.1", new_name(scenario.resolves, stage))
             proxy = origin.replace("https", "http") if scenario.tunnel else None
-            transport = await self.transport(scenario, proxy)
+            transport = await self.transport(proxy)
             ended = await self._call(scenario, kind, origin, transport, stage, process)
             stage.over.set()
         return evolve(ended, acted=stage.acted)
@@ -392,14 +387,14 @@ def _dishonest(scenario: Scenario, kind: str, ended: _Ended) -> Iterator[str]:
         yield f"sent again after {ended.paused:.2f} s, and Retry-After was {pause}"
 
 
-def scenarios_of(module: str, loop: str = "asyncio") -> list[Scenario]:
-    """Return the scenarios that a test can make for a transport on an event loop."""
-    return [each for each in SCENARIOS if not each.resolves or (module not in ELSEWHERE and loop != "uvloop")]
+def scenarios_of(loop: str) -> list[Scenario]:
+    """Return the scenarios that a test can make on an event loop."""
+    return [each for each in SCENARIOS if not each.resolves or loop != "uvloop"]
 
 
 async def run(module: str, scenarios: list[Scenario] | None = None, *, patience: float = TIME) -> list[Cell]:
     """Return the cells of a transport. What differs from the rule is run again, alone, with more time."""
-    scenarios = scenarios_of(module) if scenarios is None else scenarios
+    scenarios = SCENARIOS if scenarios is None else scenarios
     cells: dict[str, Cell] = {}
     some, few, one_by_one = map(anyio.CapacityLimiter, (AT_ONCE, BIG_AT_ONCE, 1))
 
@@ -416,33 +411,20 @@ async def run(module: str, scenarios: list[Scenario] | None = None, *, patience:
                     tasks.start_soon(one, matrix, scenario)
         for times in (5, 25):
             for scenario in scenarios:
-                if wrong(cells[scenario.name], module):
+                if wrong(cells[scenario.name]):
                     async with AsyncExitStack() as stack:
                         cells[scenario.name] = await Matrix(module, stack, times * patience).cell(scenario)
     return [cells[scenario.name] for scenario in scenarios]
 
 
-def wrong(cell: Cell, module: str) -> str:
+def wrong(cell: Cell) -> str:
     """Return in words what of a cell breaks the documented rule; empty if nothing does."""
-    promised = told(cell.scenario.known, phases=Conformance(object, **TRANSPORTS[module][1]).phases)
+    promised = told(cell.scenario.known)
     if cell.told == promised and not cell.broken:
         return ""
     return f"{cell.scenario.name}: promised {promised}, got {cell.told} {'; '.join(cell.broken)}"
 
 
-def recorded_rows(cells: dict[str, list[Cell]]) -> list[dict[str, Any]]:
-    """Return the rows of the record.
-
-    Each has what most transports tell, below ``but`` what others tell instead, and below ``without`` those not tested.
-    """
-    rows: list[dict[str, Any]] = []
-    for scenario in SCENARIOS:
-        by_module = {
-            module: asdict(cell.told) for module, found in cells.items() for cell in found if cell.scenario is scenario
-        }
-        usual = max(by_module.values(), key=lambda told: sum(told == other for other in by_module.values()))
-        but = {module: told for module, told in by_module.items() if told != usual}
-        without = [module for module in cells if module not in by_module]
-        more = ({"but": but} if but else {}) | ({"without": without} if without else {})
-        rows.append({"phase": scenario.phase, "fault": scenario.fault, **usual, **more})
-    return rows
+def recorded_rows() -> list[dict[str, Any]]:
+    """Return the rows of the record: what every transport tells of each scenario."""
+    return [{"phase": each.phase, "fault": each.fault, **asdict(told(each.known))} for each in SCENARIOS]

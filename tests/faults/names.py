@@ -1,7 +1,7 @@
 """Names that a resolver answers late, not for now, or never: it stands in the place of ``socket.getaddrinfo``.
 
-All transports in Python resolve through it, in another thread. pyreqwest and uvloop call the C library instead, whose
-servers only a file of the system names: a test cannot change them.
+All transports resolve through it, in another thread. uvloop calls the C library instead, whose servers only a file of the
+system names: a test cannot change them.
 """
 
 from __future__ import annotations

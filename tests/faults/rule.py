@@ -27,8 +27,7 @@ class Known:
 
     ``left``: a byte of the request may have left for the platform. ``status``: of an answer that came whole. ``document``:
     its body is a document that can be read. ``code``: the code in it. ``too_large``: its body is over the limit.
-    ``ended_by``: "deadline" or "cancellation", if the caller ended it. ``connecting``: it was ended while a connection was
-    being made. ``retry_after``: seconds.
+    ``ended_by``: "deadline" or "cancellation", if the caller ended it. ``retry_after``: seconds.
     """
 
     left: bool = True
@@ -38,7 +37,6 @@ class Known:
     other_code: str | None = None
     too_large: bool = False
     ended_by: str = ""
-    connecting: bool = False
     retry_after: int | None = None
 
 
@@ -51,14 +49,13 @@ class Told:
     again: tuple[str, ...] = ()
 
 
-def told(known: Known, *, phases: bool = True) -> Told:
-    """Return what is promised. ``phases``: the transport knows whether a connection exists when the time is over."""
+def told(known: Known) -> Told:
+    """Return what is promised."""
     if known.ended_by == "cancellation":
         return Told(error="the cancellation", outcome="unknown")  # the outcome that observers get
     error, outcome = _attempt(known)
     if known.ended_by == "deadline":
-        late = known.connecting and not phases
-        return Told(error="DeadlineExceeded", outcome="unknown" if late else outcome)
+        return Told(error="DeadlineExceeded", outcome=outcome)
     return Told(error=error, outcome=outcome, again=_again(known, error, outcome))
 
 

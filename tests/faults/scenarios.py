@@ -143,7 +143,7 @@ HALF = head("200 OK", "Content-Length: 23")
 
 
 def ended(how: str, *, left: bool = True) -> Known:
-    return Known(left=left, ended_by=how, connecting=not left)
+    return Known(left=left, ended_by=how)
 
 
 def _no_connection() -> list[Scenario]:

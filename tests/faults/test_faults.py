@@ -29,36 +29,25 @@ OVER_TLS = [
 RECORD = read_proof("faults")
 
 
-def recorded(module):
-    """What the record says of a transport, by scenario."""
-    tested = [each for each in RECORD["cells"] if module not in each.get("without", ())]
-    cells = [each.get("but", {}).get(module, each) for each in tested]
-    names = [f"{each['phase']}: {each['fault']}" for each in tested]
-    return {name: {key: cell[key] for key in ("error", "outcome", "again")} for name, cell in zip(names, cells, strict=True)}
-
-
-def as_recorded(cells):
-    return {cell.scenario.name: json.loads(json.dumps(asdict(cell.told))) for cell in cells}
-
-
 @pytest.mark.parametrize(("module", "anyio_backend"), FIRST)
 async def test_every_fault_has_the_promised_outcome_which_is_recorded(module):
     cells = await run(module)
-    assert [why for cell in cells if (why := wrong(cell, module))] == []
-    assert recorded(module) == as_recorded(cells)
+    assert [why for cell in cells if (why := wrong(cell))] == []
+    rows = [{"phase": cell.scenario.phase, "fault": cell.scenario.fault, **asdict(cell.told)} for cell in cells]
+    assert json.loads(json.dumps(rows)) == RECORD["cells"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("module", "anyio_backend"), OTHERS)
 async def test_so_it_has_on_other_event_loops(module, anyio_backend):
-    scenarios = scenarios_of(module, "uvloop" if anyio_backend is UVLOOP else "asyncio")
-    assert [why for cell in await run(module, scenarios) if (why := wrong(cell, module))] == []
+    scenarios = scenarios_of("uvloop" if anyio_backend is UVLOOP else "asyncio")
+    assert [why for cell in await run(module, scenarios) if (why := wrong(cell))] == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("module", "anyio_backend"), FIRST + OTHERS)
 async def test_so_it_has_over_tls(module):
-    assert [why for cell in await run(module, OVER_TLS) if (why := wrong(cell, module))] == []
+    assert [why for cell in await run(module, OVER_TLS) if (why := wrong(cell))] == []
 
 
 def test_the_record_has_every_scenario_and_no_other():
@@ -122,6 +111,6 @@ def repeating(send):
 )
 async def test_a_transport_that_breaks_the_rule_is_seen(monkeypatch, sends, seen, why):
     told_by(monkeypatch, sends)
-    found = {cell.scenario.name: wrong(cell, "asyncio") for cell in await run("asyncio", FEW)}
+    found = {cell.scenario.name: wrong(cell) for cell in await run("asyncio", FEW)}
     assert [name for name, broken in found.items() if broken] == [seen]
     assert why in found[seen]

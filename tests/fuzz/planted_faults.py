@@ -154,7 +154,7 @@ def configuration() -> None:
 @_fault
 def values() -> None:
     """A platform may make a client wait for longer than a day."""
-    _replace("rbim.wire.retry_after", "LONGEST_WAIT", 100_000.0)
+    _replace("rbim.wire.codec", "LONGEST_WAIT", 100_000.0)
 
 
 @_fault

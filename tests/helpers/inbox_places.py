@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from secrets import token_hex
 
+from helpers.inbox_conformance import InboxConformance
 from rbim.callbacks.inbox.memory import MemorySink
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.emulator.clock import EmulatedClock
-from rbim.testing.inbox_conformance import InboxConformance
 
 
 class MemoryPlace:

@@ -12,10 +12,5 @@ TRANSPORTS = {
     "httpx": ("HttpxTransport", {"proxy": True, **UNIX}, [ASYNCIO, TRIO, UVLOOP]),
     "httpx2": ("Httpx2Transport", {"proxy": True, **UNIX}, [TRIO, ASYNCIO, UVLOOP]),
     "aiohttp": ("AiohttpTransport", {"proxy": True, "lifo": False}, [ASYNCIO]),
-    "pyreqwest": (
-        "PyreqwestTransport",
-        {"proxy": True, "bundle": True, "phases": False, "looks": False, "cancels": False},
-        [ASYNCIO, UVLOOP],
-    ),
     "asyncio": ("AsyncioTransport", {"proxy": True, **UNIX}, [ASYNCIO, UVLOOP]),
 }

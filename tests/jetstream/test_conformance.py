@@ -3,7 +3,7 @@
 import pytest
 
 from helpers import inbox_places
-from rbim.testing.inbox_conformance import CASES, failures
+from helpers.inbox_conformance import CASES, failures
 
 REPLICATED = ("sink: ", "claims: two workers", "deaths: ", "restart: ")
 """The beginnings of the cases in which it matters most that several servers answer."""

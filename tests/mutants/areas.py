@@ -56,7 +56,7 @@ AREAS = _areas(
     ),
     Area(
         "retries",
-        ("rbim/client/retry.py", "rbim/client/call.py", "rbim/wire/retry_after.py"),
+        ("rbim/client/retry.py", "rbim/client/call.py", "rbim/wire/codec.py"),
         (
             "tests/client/test_client.py",
             "tests/client/test_closing.py",
@@ -69,7 +69,7 @@ AREAS = _areas(
     ),
     Area(
         "limits",
-        tuple(_rbim("client", "admission attempt_times demands halts lanes limits queue")),
+        tuple(_rbim("client", "admission demands halts lanes limits queue")),
         (
             "tests/client/test_admission.py",
             "tests/client/test_client.py",
@@ -88,7 +88,7 @@ AREAS = _areas(
     ),
     Area(
         "failure policy",
-        tuple(_rbim("bulk", "failure_policy work stop_rules states")),
+        tuple(_rbim("bulk", "failure_policy work stop_rules")),
         (
             "tests/bulk/test_work.py",
             "tests/bulk/test_stop_rules.py",
@@ -133,7 +133,6 @@ AREAS = _areas(
         ),
         (
             "tests/callbacks/inbox",
-            "tests/testing/test_inbox_conformance.py",
             "tests/callbacks/worker/test_ahead.py",
             "tests/callbacks/worker/test_crashes.py",
             "tests/callbacks/receiver/test_database.py",

@@ -18,10 +18,9 @@ from rbim.transports.asyncio.transport import AsyncioTransport
 from rbim.transports.auto import AutoTransport
 from rbim.transports.httpx import HttpxTransport
 from rbim.transports.httpx2 import Httpx2Transport
-from rbim.transports.pyreqwest import PyreqwestTransport
 from rbim.wire.signing import AppSigner
 
-TRANSPORTS = [AutoTransport, AsyncioTransport, HttpxTransport, Httpx2Transport, AiohttpTransport, PyreqwestTransport]
+TRANSPORTS = [AutoTransport, AsyncioTransport, HttpxTransport, Httpx2Transport, AiohttpTransport]
 DAYS = count()
 
 

@@ -33,11 +33,11 @@ from rbim.codes import CODES
 from rbim.config.config import load
 from rbim.emulator.server.copy_commands import COMMANDS
 from rbim.http import Response
-from rbim.transports.by_name import transport_named
+from rbim.transports.auto import transport_named
 from rbim.wire.signing import AppSigner
 
 OUTPUTS = {}
-TRANSPORTS = ("auto", "httpx", "httpx2", "aiohttp", "pyreqwest", "asyncio")
+TRANSPORTS = ("auto", "httpx", "httpx2", "aiohttp", "asyncio")
 OF_JOBS = {"works", "quoted", "closed proxy"}  # the others take long, or show the same
 PATIENCE = ("--patience", "1")
 ROWS = "group,account\ng1,1\ng1,=2\ng1,2\n,3\n"

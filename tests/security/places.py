@@ -74,7 +74,7 @@ FILES = {
     "credentials.py: _listed: open": (READS_ONLY,),
     # what a user names to be read
     "bulk/input/file.py: RowFile._stream: open": (READS_ONLY,),
-    "cli/demo.py: read_rows: open": (READS_ONLY,),
+    "cli/demo.py: _read_rows: open": (READS_ONLY,),
     "cli/jobs/listing.py: _is_journal: open": (READS_ONLY,),
     # output that has no reader
     "cli/entry_point.py: run: open": (DISCARDS,),
@@ -85,7 +85,7 @@ FILES = {
     "testing/conformance/requests.py: _netrc: write_text": (FOLDER,),
     "testing/conformance/requests.py: _unix: TemporaryDirectory": (FOLDER,),
     "testing/conformance/tls.py: Authority.trusted_by: TemporaryDirectory": (FOLDER,),
-    "testing/conformance/tls_records.py: ServerRecords.__enter__: TemporaryDirectory": (FOLDER,),
+    "testing/conformance/pending.py: ServerRecords.__enter__: TemporaryDirectory": (FOLDER,),
 }
 
 EVERY_PORT = f"{HERE}::test_no_port_of_the_emulator_obeys_a_page_of_another_server"

@@ -19,7 +19,7 @@ from anyio._backends import _asyncio as anyio_backend
 from rbim.callbacks.worker.shared_run import SharedRun
 from rbim.callbacks.worker.worker import _Run
 from rbim.client.shared import SharedState
-from rbim.emulator.copies.dispatch import Dispatch
+from rbim.emulator.copies.copier import Dispatch
 
 from .process import current_process
 from .virtual_time import TIME, Stuck

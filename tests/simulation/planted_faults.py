@@ -323,7 +323,7 @@ def half_lost() -> None:
 def refusal_is_failure_after_loss() -> None:
     """A refusal that follows a lost sending is taken for a certain failure."""
     from rbim.bulk import dispatcher, failure_policy
-    from rbim.bulk.states import AccountState
+    from rbim.bulk.work import AccountState
 
     for module in (failure_policy, dispatcher):
         replace(module, "failed", lambda chunk: AccountState.FAILED)  # noqa: ARG005
@@ -441,7 +441,7 @@ def halt_ignored() -> None:
 @fault("service")
 def need_ignored() -> None:
     """A request leaves however near its deadline is."""
-    from rbim.client.attempt_times import AttemptTimes
+    from rbim.client.demands import AttemptTimes
 
     replace(AttemptTimes, "add", lambda self, seconds, *, now, answered: None)  # noqa: ARG005
 

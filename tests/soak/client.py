@@ -27,7 +27,7 @@ from rbim.emulator.faults.requests import (
     Throttle,
 )
 from rbim.emulator.server import serve
-from rbim.transports.by_name import transport_named
+from rbim.transports.auto import transport_named
 
 from .driver import Account, Subject, after, started
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["BOUNDS", "drive", "faults", "subject"]
 
 BOUNDS: Mapping[str, Bound] = {}
-TRANSPORTS = ("auto", "asyncio", "httpx", "httpx2", "aiohttp", "pyreqwest")
+TRANSPORTS = ("auto", "asyncio", "httpx", "httpx2", "aiohttp")
 INVITED = 30  # calls of a group that invite
 TIMEOUT, DEADLINE = 1.5, 4.0
 KEPT = 2_000  # records of the emulator

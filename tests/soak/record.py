@@ -20,7 +20,7 @@ __all__ = ["record"]
 
 POINTS = 60  # of a course
 DRAWN = ("memory", "descriptors", "connections", "threads", "tasks")
-PACKAGES = ("aiohttp", "anyio", "httpx", "httpx2", "pyreqwest", "uvicorn")
+PACKAGES = ("aiohttp", "anyio", "httpx", "httpx2", "uvicorn")
 
 
 def record(results: Sequence[Mapping[str, Any]], path: Path) -> None:

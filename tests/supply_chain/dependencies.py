@@ -55,39 +55,18 @@ NEEDED_BY_TESTS = ("anyio",)
 
 INBOX = """
 import sys
-from contextlib import asynccontextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from functools import partial
 
 import anyio
-from rbim.callbacks import SqliteInbox
-from rbim.emulator import EmulatedClock
-from rbim.testing.inbox_conformance import CASES, InboxConformance, failures
 
-class Place:
-    def __init__(self, folder):
-        self.path, self.clock = Path(folder) / "inbox.db", EmulatedClock()
+sys.path.insert(0, sys.argv[1])
 
-    def inbox(self):
-        return SqliteInbox(self.path, clock=self.clock, poll=0.01)
+from helpers import inbox_places
+from helpers.inbox_conformance import CASES, failures
 
-    async def pass_time(self, seconds):
-        await self.clock.advance(seconds)
-
-    async def kill(self, backlog):
-        await self.clock.advance(31)
-
-@asynccontextmanager
-async def make():
-    with TemporaryDirectory() as folder:
-        yield Place(folder)
-
-async def main():
-    failing = await failures(InboxConformance(make), at_once=16)
-    print(len(CASES), *failing.values(), sep="\\n")
-    sys.exit(bool(failing))
-
-anyio.run(main)
+failing = anyio.run(partial(failures, inbox_places.file(), at_once=16))
+print(len(CASES), *failing.values(), sep="\\n")
+sys.exit(bool(failing))
 """
 
 
@@ -116,7 +95,7 @@ def _without_pytest(environment: Environment, folder: Path) -> dict[str, Any]:
         raise Failed(f"the demo: {figures['accounts']}")
     program = folder / "inbox.py"
     program.write_text(INBOX, encoding="utf-8")
-    cases = int(environment.run("python", program, cwd=folder).split()[0])
+    cases = int(environment.run("python", program, ROOT / "tests", cwd=folder).split()[0])
     return {"without pytest": {"invited": figures["accounts"]["invited"], "cases of inboxes": cases}}
 
 

@@ -3,8 +3,7 @@
 import importlib.metadata
 import shlex
 
-from rbim._support.installation import install_command
-from rbim._support.text import missing_extra
+from rbim._support.text import install_command, missing_extra
 
 
 def test_an_installed_rbim_is_named_so_that_pip_only_adds_the_extra(monkeypatch):

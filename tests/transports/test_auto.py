@@ -13,8 +13,7 @@ from helpers.transports import ASYNCIO, TRIO, UVLOOP
 from rbim import AsyncClient, Credentials, InvalidRequest, NotSent
 from rbim.testing.conformance.server import RawServer, reply
 from rbim.transports._shared.network import tls_context
-from rbim.transports.auto import AutoTransport
-from rbim.transports.by_name import transport_named
+from rbim.transports.auto import AutoTransport, transport_named
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
 ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", [ASYNCIO])

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import anyio
 import pytest
 
-from helpers.transports import ASYNCIO, LOOPS, TRANSPORTS, UVLOOP
+from helpers.transports import LOOPS, TRANSPORTS, UVLOOP
 from rbim import AsyncClient, NotSent, Unanswered
 from rbim.emulator import Emulator
 from rbim.errors import TransportError
@@ -143,12 +143,8 @@ async def test_a_name_that_does_not_resolve(subject, name):
 @EACH
 async def test_no_connection_in_time(subject):
     with full_port() as port:
-        kind, message = await failure(subject, f"http://127.0.0.1:{port}", timeout=0.1)
-    if kind is Unanswered:
-        assert not subject.phases
-        assert message == f"no valid response from 127.0.0.1:{port} (no connection, or no response, within 0.1 s)"
-    else:
-        assert message == f"cannot connect to 127.0.0.1:{port} (no connection within 0.1 s): {EMULATOR}"
+        told = await failure(subject, f"http://127.0.0.1:{port}", timeout=0.1)
+    assert told == (NotSent, f"cannot connect to 127.0.0.1:{port} (no connection within 0.1 s): {EMULATOR}")
 
 
 @EACH
@@ -156,7 +152,8 @@ async def test_a_handshake_that_takes_too_long(subject):
     options = authority().trusted_by(subject)
     with port_of(RawServer(greet=silent)) as port:
         kind, message = await failure(subject, f"https://127.0.0.1:{port}", timeout=0.1, **options)
-    assert (kind is NotSent and f"127.0.0.1:{port} (no connection within 0.1 s)" in message) or not subject.phases
+    assert kind is NotSent
+    assert f"127.0.0.1:{port} (no connection within 0.1 s)" in message
 
 
 @EACH
@@ -337,16 +334,6 @@ async def test_a_request_that_must_not_be_repeated_has_a_new_connection_if_none_
             for _ in range(3):
                 await transport.send(request(server.url()), timeout=5.0)
     assert server.accepted == 3
-
-
-@pytest.mark.parametrize("anyio_backend", [ASYNCIO])
-@pytest.mark.parametrize("seconds", [math.inf, 1e12])
-async def test_pyreqwest_takes_a_connect_timeout_without_end(seconds):
-    from rbim.transports.pyreqwest import PyreqwestTransport
-
-    with RawServer(reply(b"{}")) as server:
-        async with PyreqwestTransport(connect_timeout=seconds) as transport:
-            assert (await transport.send(request(server.url()), timeout=5.0)).body == b"{}"
 
 
 @EACH

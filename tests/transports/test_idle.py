@@ -18,7 +18,7 @@ from rbim.testing.conformance.server import RawServer, reply
 from rbim.testing.conformance.suite import Conformance
 from rbim.testing.conformance.tls import authority
 from rbim.transports.httpx import HttpxTransport
-from rbim.transports.httpx_slots import sweeper
+from rbim.transports.httpx_slots import transport as slots
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
 
@@ -56,7 +56,7 @@ async def at_once(transport, origin, number=AT_ONCE):
 @pytest.mark.parametrize("secure", [False, True], ids=["http", "https"])
 @pytest.mark.skipif(sys.platform != "linux", reason="the states of sockets are read from /proc")
 async def test_no_socket_waits_for_its_end_after_the_server_has_closed(name, secure, monkeypatch):
-    monkeypatch.setattr(sweeper, "PERIOD", 0.05)
+    monkeypatch.setattr(slots, "PERIOD", 0.05)
     all_there, may_close = threading.Barrier(AT_ONCE), threading.Event()
 
     def script(peer, _):
@@ -116,7 +116,7 @@ async def test_a_connection_in_use_is_not_idle(name):
 async def test_on_trio_one_task_sweeps_while_there_are_idle_connections(monkeypatch):
     import trio
 
-    monkeypatch.setattr(sweeper, "PERIOD", 0.02)
+    monkeypatch.setattr(slots, "PERIOD", 0.02)
 
     def tasks():
         return trio.lowlevel.current_statistics().tasks_living
@@ -137,7 +137,7 @@ async def test_on_trio_one_task_sweeps_while_there_are_idle_connections(monkeypa
 
 
 def test_on_trio_the_sweeper_keeps_no_event_loop_running(monkeypatch):
-    monkeypatch.setattr(sweeper, "PERIOD", 60)
+    monkeypatch.setattr(slots, "PERIOD", 60)
 
     async def leave_it_open():
         transport = HttpxTransport()

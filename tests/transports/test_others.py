@@ -22,14 +22,13 @@ import trustme
 from anyio import create_task_group, to_thread
 
 from helpers.exchanges import BODY, ENOUGH, PATH, SHORT, is_left
-from rbim import AsyncClient, Credentials, InvalidRequest, Limits, NotSent, Retry, TransportError, Unanswered
+from rbim import AsyncClient, Credentials, Limits, NotSent, Retry, TransportError, Unanswered
 from rbim.http import Request
 from rbim.testing.conformance.server import RawServer, closing, head, refusing_port, reply, silent
 from rbim.transports._shared import network as surroundings
 from rbim.transports._shared.redaction import strip_frames
 from rbim.transports.aiohttp.transport import AiohttpTransport
 from rbim.transports.httpx2 import Httpx2Transport
-from rbim.transports.pyreqwest import PyreqwestTransport
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
 
@@ -42,8 +41,7 @@ HEADERS = {
     "Authorization": AUTHORIZATION,
 }
 
-EACH = pytest.mark.parametrize("make", [AiohttpTransport, PyreqwestTransport, Httpx2Transport])
-ON_ASYNCIO = pytest.mark.parametrize("make", [AiohttpTransport, PyreqwestTransport])
+EACH = pytest.mark.parametrize("make", [AiohttpTransport, Httpx2Transport])
 
 
 def request(origin, **differently):
@@ -80,17 +78,14 @@ def anyio_backend():
 # On the wire.
 
 
-@pytest.mark.parametrize(
-    ("make", "besides"), [(AiohttpTransport, []), (Httpx2Transport, []), (PyreqwestTransport, ["rbim"])]
-)
-async def test_the_library_adds_nothing_to_a_request(make, besides):
+@EACH
+async def test_the_library_adds_nothing_to_a_request(make):
     with RawServer() as server:
         async with make() as transport:
             await transport.send(request(server.url()), timeout=ENOUGH)
     (seen,) = server.requests
     assert seen.line == f"POST {PATH}?sig={SIG} HTTP/1.1"
     told = [*HEADERS.items(), ("Content-Length", str(len(BODY))), ("Host", f"127.0.0.1:{server.port}")]
-    told += [("User-Agent", agent) for agent in besides]
     assert sorted((name.lower(), value) for name, value in seen.headers) == sorted((n.lower(), v) for n, v in told)
     assert seen.body == BODY
 
@@ -158,10 +153,9 @@ async def test_what_cannot_be_reached_is_not_sent_and_its_error_shows_nothing(ma
                 assert await failure(transport, request(origin)) is NotSent
 
 
-@ON_ASYNCIO
-async def test_a_scope_that_cancels_a_request_knows_itself(make):
+async def test_a_scope_that_cancels_a_request_with_aiohttp_knows_itself():
     with RawServer(silent) as server:
-        async with make() as transport:
+        async with AiohttpTransport() as transport:
             with anyio.move_on_after(SHORT) as scope:
                 await transport.send(request(server.url()), timeout=1.0)
             assert scope.cancelled_caught
@@ -177,30 +171,6 @@ async def test_aiohttp_closes_the_connection_of_a_cancelled_request_even_while_i
         async with AiohttpTransport() as transport:
             with anyio.move_on_after(0.05):
                 await transport.send(request(server.url(), body=b" " * 16_000_000), timeout=ENOUGH)
-            assert await is_left(server)
-
-
-async def test_a_request_cancelled_with_pyreqwest_is_over_with_its_time_and_its_answer_is_nobodys():
-    may_answer = threading.Event()
-
-    def late(peer, _):
-        assert may_answer.wait(ENOUGH)
-        peer.send(reply(b"late"))
-
-    with RawServer(late, reply(b"mine")) as server:
-        async with PyreqwestTransport() as transport:
-            task = asyncio.create_task(transport.send(request(server.url()), timeout=ENOUGH))
-            assert await to_thread.run_sync(server.wait_until, lambda server: server.requests)
-            task.cancel()
-            await asyncio.wait([task])
-            assert task.cancelled()
-            may_answer.set()
-            for _ in range(3):
-                assert (await transport.send(request(server.url()), timeout=ENOUGH)).body == b"mine"
-    with RawServer(silent) as server:
-        async with PyreqwestTransport() as transport:
-            with anyio.move_on_after(0.05):
-                await transport.send(request(server.url()), timeout=SHORT)
             assert await is_left(server)
 
 
@@ -227,15 +197,6 @@ async def test_a_connection_idle_for_long_serves_only_what_may_be_repeated(make,
             for _ in range(3):
                 await transport.send(request(server.url(), repeatable=repeatable), timeout=ENOUGH)
     assert [seen.connection for seen in server.requests] == connections
-
-
-async def test_with_pyreqwest_a_connection_idle_for_long_serves_nobody():
-    with RawServer() as server:
-        async with PyreqwestTransport(keepalive_expiry=0.01) as transport:
-            for _ in range(2):
-                await transport.send(request(server.url()), timeout=ENOUGH)
-                await anyio.sleep(0.05)
-    assert [seen.connection for seen in server.requests] == [0, 1]
 
 
 async def test_with_aiohttp_a_connection_closed_while_the_loop_was_held_up_is_noticed():
@@ -281,9 +242,7 @@ async def test_many_at_once_get_each_its_own_answer_over_as_many_connections(mak
                 tasks.start_soon(asks, client, number)
         assert await is_left(server)
     assert len(server.requests) == 300
-    assert server.accepted <= (
-        2 * places if make is PyreqwestTransport else places
-    )  # it opens one while it waits for another
+    assert server.accepted <= places
 
 
 async def test_with_aiohttp_a_connection_that_comes_after_the_time_is_given_to_nobody(monkeypatch):
@@ -387,13 +346,6 @@ async def test_a_client_certificate_is_shown(make, how, tls):
     assert shown == [{"email": "client@example.com"}]
 
 
-async def test_with_pyreqwest_a_handshake_that_takes_too_long_is_not_sent_where_there_is_time_left():
-    with RawServer(greet=silent) as server:
-        async with PyreqwestTransport(connect_timeout=SHORT) as transport:
-            assert await failure(transport, request(server.url("https")), 5.0) is NotSent
-            assert await is_left(server)
-
-
 @EACH
 @pytest.mark.parametrize("how", ["told", "environment"])
 async def test_a_proxy_is_asked_with_the_whole_address_and_its_password(make, how, monkeypatch):
@@ -432,25 +384,6 @@ BAD = [
 async def test_an_option_that_aiohttp_cannot_use_is_not_sent(options):
     async with AiohttpTransport(**options) as transport:
         assert await failure(transport, request("https://127.0.0.1:9")) is NotSent
-
-
-@pytest.mark.parametrize(
-    "options",
-    [*BAD, {"verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}, {"verify": __file__}],
-    ids=[*map(str, BAD), "verify by a context", "verify by this file"],
-)
-def test_an_option_that_pyreqwest_cannot_use_is_refused_at_once(options):
-    with pytest.raises(InvalidRequest) as raised:
-        PyreqwestTransport(**options)
-    assert raised.value.field in options
-
-
-async def test_a_certificate_that_pyreqwest_cannot_read_is_refused_when_the_transport_is_entered(tmp_path):
-    path = tmp_path / "cert.pem"
-    path.write_text("no certificate")
-    with pytest.raises(InvalidRequest, match="pyreqwest cannot be set up"):
-        async with PyreqwestTransport(cert=str(path)):
-            pass
 
 
 # What a cancellation looks like from outside.
@@ -524,11 +457,10 @@ async def test_frames_go_from_a_cancellation_and_what_led_to_it_but_not_from_wha
 # Event loops and packages.
 
 
-@ON_ASYNCIO
 @pytest.mark.parametrize("anyio_backend", ["trio"])
-async def test_on_trio_another_transport_is_named(make):
+async def test_on_trio_another_transport_is_named():
     with pytest.raises(RuntimeError, match="asyncio only: on trio, use HttpxTransport"):
-        async with make():
+        async with AiohttpTransport():
             pass
 
 
@@ -546,7 +478,7 @@ async def test_httpx2_takes_a_carrier_of_ones_own():
         assert (await transport.send(request("http://platform.example"), timeout=ENOUGH)).status == 201
 
 
-@pytest.mark.parametrize("extra", ["aiohttp", "pyreqwest", "httpx2"])
+@pytest.mark.parametrize("extra", ["aiohttp", "httpx2"])
 def test_a_missing_package_is_an_error_that_names_the_pip_command(extra, monkeypatch):
     original = builtins.__import__
 

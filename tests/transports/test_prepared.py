@@ -10,11 +10,8 @@ from rbim.transports.aiohttp.transport import AiohttpTransport
 from rbim.transports.asyncio.transport import AsyncioTransport
 from rbim.transports.httpx import HttpxTransport
 from rbim.transports.httpx2 import Httpx2Transport
-from rbim.transports.pyreqwest import PyreqwestTransport
 
-EACH = pytest.mark.parametrize(
-    "make", [AsyncioTransport, HttpxTransport, Httpx2Transport, AiohttpTransport, PyreqwestTransport]
-)
+EACH = pytest.mark.parametrize("make", [AsyncioTransport, HttpxTransport, Httpx2Transport, AiohttpTransport])
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from rbim.testing.conformance.server import RawServer, reply
 from rbim.testing.conformance.suite import Conformance
 from rbim.testing.conformance.tls import authority
 from rbim.transports._shared.base import BaseTransport
-from rbim.transports.by_name import transport_named
+from rbim.transports.auto import transport_named
 from rbim.transports.httpx import HttpxTransport
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
@@ -154,7 +154,7 @@ async def test_sockets_and_tls_are_made_once_for_all_clients(name, monkeypatch):
             await each.__aexit__(None, None, None)
         assert await is_left(server)
     assert (server.accepted, len(handshakes), len(server.requests)) == (1, 1, 20)
-    assert len(contexts) == (name != "pyreqwest")  # pyreqwest's TLS is not Python's
+    assert len(contexts) == 1
 
 
 @EACH

@@ -6,13 +6,9 @@ from typing import TYPE_CHECKING
 
 from rbim.callbacks import MemorySink, Receiver, SqliteInbox, Worker
 from rbim.jetstream import JetStreamInbox, NatsSettings
-from rbim.testing.inbox_conformance import InboxConformance, Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
-
-    from rbim.callbacks import Archive, Backlog, Inbox, Router, Sink
+    from rbim.callbacks import Archive, Inbox, Router, Sink
 
 
 def as_sinks(memory: MemorySink, file: SqliteInbox, stream: JetStreamInbox) -> list[Sink]:
@@ -31,23 +27,6 @@ def used(router: Router) -> None:
     copies = JetStreamInbox(["nats://h1", "nats://h2"], name="copies", settings=NatsSettings.from_env(), takeover=5)
     Receiver.from_env(sink=copies, spool="copies.spool")
     Worker(copies, router, concurrency=32)
-
-
-class Events:
-    def inbox(self) -> Inbox:
-        return SqliteInbox("events.db")
-
-    async def pass_time(self, seconds: float) -> None:
-        del seconds
-
-    async def kill(self, backlog: Backlog) -> None:
-        del backlog
-
-
-def suite(make: Callable[[], AbstractAsyncContextManager[Events]]) -> InboxConformance:
-    place: Place = Events()
-    del place
-    return InboxConformance(make, expires=False)
 
 
 JetStreamInbox("h1", "copies")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -53,10 +53,8 @@ from rbim.operations.groups import (
     SetMemberRole,
     Success,
 )
-from rbim.wire.codec import Codec
+from rbim.wire.codec import MAX_VALUES, Codec, retry_after
 from rbim.wire.converter import Converters
-from rbim.wire.document import MAX_VALUES
-from rbim.wire.retry_after import retry_after
 
 
 def make(base_url="https://host:8883", *, app_id="app", call_base_url=None, hooks=None, **choices):

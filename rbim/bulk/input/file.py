@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from attrs import define, evolve, field
 
-from rbim.bulk.input.columns import named_columns
 from rbim.bulk.input.content import recognised
-from rbim.bulk.input.csv import DELIMITERS, Header, HeaderOptions, allow_long_cells, csv_rows, find_header
+from rbim.bulk.input.csv import DELIMITERS, Header, HeaderOptions, allow_long_cells, csv_rows, find_header, named_columns
 from rbim.bulk.input.format import Format, Kind, codec, delimiter, is_kind
-from rbim.bulk.input.lines import CHINESE, Lines, lines_of
-from rbim.bulk.input.one_per_line import json_rows, text_rows
+from rbim.bulk.input.lines import CHINESE, Lines, json_rows, lines_of, text_rows
 from rbim.bulk.input.rows import BadRow, Columns, cleaned, excerpt_of
 from rbim.errors import InvalidRequest
 from rbim.validators import or_none, require

@@ -14,8 +14,7 @@ from rbim.bulk.journal.packing import pack
 from rbim.bulk.journal.parts import halve, wait_again
 from rbim.bulk.journal.planning import Planner
 from rbim.bulk.journal.schema import JOURNAL
-from rbim.bulk.states import AccountState, RequestState
-from rbim.bulk.work import FailureReason
+from rbim.bulk.work import AccountState, FailureReason, RequestState
 from rbim.storage.in_place import InPlace
 from rbim.storage.sqlite import Database
 

@@ -7,8 +7,7 @@ from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rbim.bulk.journal.content import Content
-from rbim.bulk.states import AccountState
-from rbim.bulk.work import Chunk
+from rbim.bulk.work import AccountState, Chunk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,8 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from rbim.bulk.journal.parts import divide
-from rbim.bulk.states import AccountState, RequestState
-from rbim.bulk.work import Chunk
+from rbim.bulk.work import AccountState, Chunk, RequestState
 
 if TYPE_CHECKING:
     from rbim.storage.sqlite import Database

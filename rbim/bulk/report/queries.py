@@ -25,7 +25,7 @@ from rbim.bulk.report.model import (
     RequestFigures,
     RunFigures,
 )
-from rbim.bulk.states import AccountState, RequestState
+from rbim.bulk.work import AccountState, RequestState
 
 if TYPE_CHECKING:
     import sqlite3

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rbim.bulk.journal.facts import DIALECT, facts_in, open_to_read, reading
 from rbim.bulk.report import queries as report_queries
 from rbim.bulk.report.model import Report
-from rbim.bulk.states import AccountState
+from rbim.bulk.work import AccountState
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from rbim._support.text import no_formula
 from rbim.bulk.input.format import NotDone
 from rbim.bulk.input.rows import BadRow
 from rbim.bulk.report.queries import NUMBERS, REACHED, STATE, marked_requests
-from rbim.bulk.states import AccountState
+from rbim.bulk.work import AccountState
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:

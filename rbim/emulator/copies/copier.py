@@ -25,22 +25,296 @@ so that ``deliver`` and ``advance`` may end up to 5 seconds later on the emulato
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+from attrs import define
 
 from rbim._support import json
 from rbim.callbacks.events.enums import ConvType
-from rbim.emulator.copies.dispatch import Dispatch
-from rbim.emulator.copies.messages import CopiedMessage
-from rbim.emulator.copies.queue import QueuedDelivery
-from rbim.emulator.faults.copies import CopyFaults, injection_of
+from rbim.emulator.clock import ROUNDS, SLEEPERS, EmulatedClock
+from rbim.emulator.copies.log import OK, DeliveryAttempt, DeliveryLog
+from rbim.emulator.copies.messages import CopiedMessage, milliseconds
+from rbim.emulator.copies.queue import DeliveryQueues, QueuedDelivery
+from rbim.emulator.copies.targets import NoAnswer, open_sender, signed
+from rbim.emulator.faults.copies import CopyFaults, CopyInjection, injection_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
+    from anyio.abc import TaskGroup, TaskStatus
+
+    from rbim.clock import Clock
     from rbim.credentials import Credentials
+    from rbim.dialect import Dialect
+    from rbim.emulator.copies.targets import Destination, Headers, Sender
     from rbim.emulator.platform.rules import GroupChange, World
 
-__all__ = ["Copier"]
+__all__ = ["LIMIT", "Copier", "Dispatch"]
+
+# Delivery of queued copies: attempts, their time limit, resends, and how many run at once.
+#
+# Nothing here runs by itself: :meth:`Dispatch.running` delivers while its block runs. :mod:`rbim.emulator.copies.copier`
+# describes how time passes meanwhile.
+#
+# A delivery waits in ``queues``; then it is taken for an attempt, which is active until it has a result; then it is done, or
+# waits in its queue again until its next attempt is due. At most one delivery of a conversation is active. If a block fails
+# or is cancelled, its active deliveries wait again, with the same attempt number.
+
+LIMIT = 5.0
+"""The seconds within which a receiver must answer (Limits, callback answer time)."""
+
+LEEWAY = 1.0  # seconds by which a transport's own timeout exceeds the limit, so that the limit applies first
+RESENT = {"resendFlag": "1"}
+
+
+class _Sleepers(set[object]):
+    """The sleeps on the emulated clock of one attempt's receiver; ``on_add`` is called for each new one."""
+
+    def __init__(self, on_add: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_add = on_add
+
+    def add(self, element: object, /) -> None:
+        super().add(element)
+        self._on_add()
+
+
+@define(eq=False)
+class _ActiveAttempt:
+    """An attempt in progress. ``siblings`` are those of the same block, ``sleepers`` its sleeps on the emulated clock."""
+
+    delivery: QueuedDelivery
+    sender: Sender
+    siblings: set[_ActiveAttempt]
+    sleepers: _Sleepers
+
+
+class Dispatch:
+    """Delivers the copies in its ``queues`` to its ``destination``; ``deliveries`` logs the results."""
+
+    def __init__(self, clock: Clock, dialect: Dialect, credentials: Credentials) -> None:
+        self.queues = DeliveryQueues()
+        self.deliveries = DeliveryLog()
+        self._clock = clock
+        self._dialect = dialect
+        self.credentials = credentials
+        self._destination: Destination | None = None
+        self._patience = 0.0
+        self._active: set[_ActiveAttempt] = set()
+        self._changes = 0
+        self._waiting: set[anyio.Event] = set()
+
+    @property
+    def destination(self) -> Destination | None:
+        """The destination of copies. None: there are no copies, and those that wait are dropped."""
+        return self._destination
+
+    @destination.setter
+    def destination(self, destination: Destination | None) -> None:
+        self._destination = destination
+        if destination is None:
+            self.queues.clear()
+        else:
+            self._patience = destination.patience
+        self.changed()
+
+    @property
+    def changes(self) -> int:
+        """A number that grows whenever a delivery is added, begins or ends."""
+        return self._changes
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Deliver while the block runs, and at its end all that is due then. After an error the rest keeps waiting."""
+        attempts: set[_ActiveAttempt] = set()
+        failure: BaseException | None = None
+        try:
+            async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
+                tasks.start_soon(self._start_attempts, tasks, stack, attempts)
+                yield
+                await self._finish()
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            failure = _first_error(group)
+        finally:
+            for active in attempts:  # interrupted: the delivery waits again
+                self._requeue(active.delivery, 0.0)
+            self._active -= attempts
+            self.changed()
+        if failure is not None:
+            raise failure
+
+    async def advance(self, clock: EmulatedClock, seconds: float) -> None:
+        """Advance an emulated clock and deliver each message at the time when it is due."""
+        until = clock.after(seconds)
+        async with self.running():
+            while True:
+                await self._wait_until_idle()
+                due = clock.next_due()
+                if due is None or due > until:
+                    break
+                await clock.advance(max(0.0, due - clock.elapsed))
+            await clock.advance(max(0.0, until - clock.elapsed))
+
+    async def _start_attempts(self, tasks: TaskGroup, stack: AsyncExitStack, attempts: set[_ActiveAttempt]) -> None:
+        """Start the attempts that are due, at most ``concurrency`` at once, until cancelled."""
+        opened: tuple[Destination, Sender] | None = None
+        while True:
+            destination, now = self._destination, self._clock.monotonic()
+            due = self.queues.next_due()
+            if destination is None or due is None or len(self._active) >= destination.concurrency:
+                await self._wait_for_change(None)
+            elif due > now:
+                await self._wait_for_change(due - now)
+            elif opened is None or opened[0] is not destination:
+                opened = destination, await open_sender(destination, stack, timeout=LIMIT + LEEWAY)
+            else:
+                active = _ActiveAttempt(self.queues.take(), opened[1], attempts, _Sleepers(self.changed))
+                attempts.add(active)
+                self._active.add(active)
+                self.changed()
+                await tasks.start(self._make_attempt, active)  # one by one: receivers are called in this order
+
+    async def _make_attempt(self, active: _ActiveAttempt, *, task_status: TaskStatus[None]) -> None:
+        """Make one attempt, and decide whether there will be another."""
+        SLEEPERS.set(active.sleepers)
+        task_status.started()
+        delivery = active.delivery
+        injection = injection_of(delivery.picked, delivery.attempt)
+        headers, body = self._signed(delivery, injection)
+        accepted = await self._deliver(active, headers, body, injection)
+        for duplicate in range(injection.duplicates):
+            await self._deliver(active, headers, body, injection, duplicate=duplicate + 1)
+        pauses = self._dialect.resend_after if self._destination is not None and self._destination.high else ()
+        if accepted or delivery.attempt > len(pauses):
+            self.queues.done(delivery)
+        else:
+            pause = pauses[delivery.attempt - 1]
+            delivery.attempt += 1
+            alone = not self._dialect.resend_holds_conversation
+            self._requeue(delivery, pause + injection_of(delivery.picked, delivery.attempt).delay, alone=alone)
+        active.siblings.remove(active)
+        self._active.remove(active)
+        self.changed()
+
+    def _requeue(self, delivery: QueuedDelivery, pause: float, *, alone: bool = False) -> None:
+        if self._destination is None:
+            self.queues.done(delivery)
+        else:
+            self.queues.put_back(delivery, self._clock.monotonic() + pause, alone=alone)
+
+    def _signed(self, delivery: QueuedDelivery, injection: CopyInjection) -> tuple[Headers, bytes]:
+        body = delivery.content
+        if delivery.attempt > 1 and delivery.document is not None:
+            body = json.dumps({**delivery.document, **RESENT})
+        if delivery.stamp is None or self._dialect.resend_signed_anew:
+            delivery.stamp = milliseconds(self._clock.now())
+        headers = signed(body, self.credentials, delivery.stamp - round(injection.stale * 1000))
+        if injection.tampered is not None:
+            at = int(injection.tampered * len(body))
+            body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :] if body else b" "
+        return headers, body
+
+    async def _deliver(
+        self, active: _ActiveAttempt, headers: Headers, body: bytes, injection: CopyInjection, *, duplicate: int = 0
+    ) -> bool:
+        """Deliver once, record the result, and return whether the receiver accepted it."""
+        delivery = active.delivery
+        began = self._clock.monotonic()
+        status, reason = None, "interrupted"
+        try:
+            with self._clock.scope(LIMIT) as scope:
+                try:
+                    status = await active.sender(dict(headers), body)
+                    reason = "" if status == OK else f"status {status}"
+                except NoAnswer as error:
+                    reason = str(error)
+                except Exception as error:  # an error in the receiver: a server would answer 500
+                    reason = f"{type(error).__name__}: {error}"
+            if scope.cancelled_caught:
+                reason = f"timed out: no answer within {LIMIT:g} s"
+        finally:
+            self.deliveries.note(
+                DeliveryAttempt(
+                    at=began,
+                    took=self._clock.monotonic() - began,
+                    key=delivery.key,
+                    number=delivery.number,
+                    message_id=delivery.message_id,
+                    attempt=delivery.attempt,
+                    duplicate=duplicate,
+                    status=status,
+                    reason=reason,
+                    trouble=injection.names,
+                    headers=headers,
+                    body=body,
+                )
+            )
+        return status == OK
+
+    # Waiting.
+
+    def changed(self) -> None:
+        """Wake all tasks that wait for a change."""
+        self._changes += 1
+        for event in self._waiting:
+            event.set()
+
+    async def _wait_for_change(self, seconds: float | None) -> None:
+        """Wait until a delivery is added, begins or ends; at most ``seconds`` of the emulator's clock."""
+        event = anyio.Event()
+        self._waiting.add(event)
+        try:
+            if seconds is None:
+                await event.wait()
+            else:
+                with self._clock.scope(seconds):
+                    await event.wait()
+        finally:
+            self._waiting.remove(event)
+
+    def _is_busy(self) -> bool:
+        """Return whether an attempt is in progress or due."""
+        due = self.queues.next_due()
+        return bool(self._active) or (self._destination is not None and due is not None and due <= self._clock.monotonic())
+
+    async def _finish(self) -> None:
+        """Wait until no attempt is in progress or due. Emulated time passes if attempts in progress wait for it."""
+        while True:
+            if isinstance(self._clock, EmulatedClock):
+                await self._wait_until_idle()
+            if not self._is_busy():
+                return
+            if isinstance(self._clock, EmulatedClock):
+                due = self._clock.next_due()
+                await self._clock.advance(0 if due is None else max(0.0, due - self._clock.elapsed))
+            else:
+                await self._wait_for_change(None)
+
+    async def _wait_until_idle(self) -> None:
+        """Wait until no attempt is in progress, or all wait for emulated time; no longer than ``patience``."""
+        while True:
+            changes = self._changes
+            for _ in range(ROUNDS):
+                await checkpoint()
+            if changes != self._changes:
+                continue
+            if not self._is_busy() or (self._active and all(active.sleepers for active in self._active)):
+                return
+            with anyio.move_on_after(self._patience) as limit:
+                await self._wait_for_change(None)
+            if limit.cancelled_caught:
+                return
+
+
+def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first error in a task group's error group, if possible one that is not a cancellation."""
+    rest = group.split(anyio.get_cancelled_exc_class())[1]
+    return (rest or group).exceptions[0]
+
 
 FIRST_MESSAGE = 70010001
 

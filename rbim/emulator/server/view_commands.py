@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from rbim.emulator.copies.log import DeliveryAttempt
-    from rbim.emulator.exchanges import Exchange
     from rbim.emulator.platform.state import Group, Task
-    from rbim.emulator.request_log import RecordedRequest
+    from rbim.emulator.request_log import Exchange, RecordedRequest
 
 __all__ = ["COMMANDS", "MASK", "MOST", "without_token"]
 

@@ -79,7 +79,6 @@ class Conformance:
     - ``lifo`` (default: True): the connection used last is the first to be used again.
     - ``proxy``, ``unix`` (default: False): it supports HTTP proxies, UNIX sockets.
     - ``bundle`` (default: False): ``verify`` is the path of a CA bundle instead of a context.
-    - ``phases`` (default: True): if False, a time-out while connecting may be Unanswered.
     - ``looks`` (default: True): it looks whether the server has closed a kept connection just before it writes a request.
       If False, such a request may be Unanswered.
     - ``cancels`` (default: True): if False, the connection of a cancelled request may stay open until its response comes,
@@ -92,18 +91,12 @@ class Conformance:
     proxy: bool = field(default=False, kw_only=True)
     unix: bool = field(default=False, kw_only=True)
     bundle: bool = field(default=False, kw_only=True)
-    phases: bool = field(default=True, kw_only=True)
     looks: bool = field(default=True, kw_only=True)
     cancels: bool = field(default=True, kw_only=True)
 
     def has(self, feature: str) -> bool:
         """Whether the transport has the feature with this field name."""
         return bool(getattr(self, feature))
-
-    @property
-    def late(self) -> tuple[type[TransportError], ...]:
-        """The errors that a time-out while connecting may raise."""
-        return (NotSent,) if self.phases else (NotSent, Unanswered)
 
 
 @frozen

@@ -15,7 +15,6 @@ from rbim.testing.conformance import (
     pending as conformance_pending,
     reload as conformance_reload,
     requests as conformance_requests,
-    sharing as conformance_sharing,
     tls as conformance_tls,
 )
 from rbim.testing.conformance.case import Case, Conformance, NonConforming, environment
@@ -34,7 +33,6 @@ CASES: tuple[Case, ...] = (
     *conformance_errors.CASES,
     *conformance_tls.CASES,
     *conformance_pending.CASES,
-    *conformance_sharing.CASES,
     *conformance_concurrency.CASES,
     *conformance_reload.CASES,
 )

@@ -102,7 +102,7 @@ class BaseTransport(ABC):
     async def _close(self) -> None:
         """Close the transport. It is closed even if this raises."""
 
-    def _prepare(self, origins: Iterable[str], *, secure: bool) -> None:  # noqa: B027  # pyreqwest has nothing to prepare
+    def _prepare(self, origins: Iterable[str], *, secure: bool) -> None:  # noqa: B027  # AutoTransport has nothing to prepare
         """Prepare routes to these origins, and TLS if ``secure``. Raises OSError or ValueError if that is not possible."""
 
     def _join(self) -> bool:

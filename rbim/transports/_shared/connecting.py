@@ -77,20 +77,16 @@ TEXTS = tuple(
     for pattern, problem in (
         (r"proxy authorization required|\b407\b", NO_LOGIN),
         (r"connection refused|connect call failed", REFUSED),
-        (r"dns error|name or service not known|name resolution", NO_HOST),
+        (r"name or service not known|name resolution", NO_HOST),
         (r"network (is )?unreachable|no route to host", UNREACHABLE),
-        (r"certificate.*not valid for|NotValidForName", OTHER_HOST),
-        (r"certificate.*expired", EXPIRED),
-        (r"not valid before|NotValidYet", EARLY),
-        (r"UnknownIssuer|invalid peer certificate|certificate verify failed", UNTRUSTED),
-        (r"tunnel error|opened no tunnel|^ProxyError|^ClientHttpProxyError", NO_TUNNEL),
-        (r"InvalidContentType|corrupt message", NO_TLS),
+        (r"certificate verify failed", UNTRUSTED),
+        (r"opened no tunnel|^ProxyError|^ClientHttpProxyError", NO_TUNNEL),
         (r"handshake", CLOSED),
     )
 )
 # Texts of failures before the first byte of an HTTP response, on a connection that was just opened.
 NO_HTTP = re.compile(
-    r"before (the response|message completed)|without sending a response|not valid HTTP|illegal request line|"
+    r"before the response|without sending a response|not valid HTTP|illegal request line|"
     r"Bad status line|invalid HTTP version|the server closed the connection",
     re.IGNORECASE,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rbim._support.installation import install_command
+from rbim._support.text import install_command
 from rbim.transports.asyncio.parser import Stop
 
 try:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import anyio
 
+from rbim._support.event_loops import spawn
 from rbim.errors import InvalidRequest, NotSent, TransportError, Unanswered
 from rbim.transports._shared.base import BaseTransport
 from rbim.transports._shared.connecting import too_late
@@ -27,7 +29,6 @@ from rbim.transports.httpx_slots.asyncio_slot import Late
 from rbim.transports.httpx_slots.carrier import Carriage, failure
 from rbim.transports.httpx_slots.exchange import Stale
 from rbim.transports.httpx_slots.route import PLAIN, Route
-from rbim.transports.httpx_slots.sweeper import Sweeper
 
 if TYPE_CHECKING:
     import ssl
@@ -38,7 +39,45 @@ if TYPE_CHECKING:
     from rbim.transports.httpx_slots.carrier import Body
     from rbim.transports.httpx_slots.route import Slot
 
-__all__ = ["HttpxSlots"]
+__all__ = ["HttpxSlots", "Sweeper"]
+
+PERIOD = 1.0
+"""Seconds between two sweeps, at most."""
+
+
+class Sweeper:
+    """Calls ``sweep`` every PERIOD seconds, or every ``max_idle`` seconds if that is less, as long as it returns True.
+
+    Its task does not keep the event loop running, and no block has to be left in order.
+    """
+
+    def __init__(self, sweep: Callable[[], bool], max_idle: float) -> None:
+        self._sweep = sweep
+        self._max_idle = max_idle
+        self._scope: anyio.CancelScope | None = None
+        self._task: object = None
+
+    def start(self) -> None:
+        """Begin, if it does not run yet: there are idle connections."""
+        if self._scope is None:
+            self._scope = anyio.CancelScope()
+            self._task = spawn(partial(self._run, self._scope), name="rbim-idle")
+
+    def stop(self) -> None:
+        """End: there are no idle connections any more."""
+        if self._scope is not None:
+            self._scope.cancel()
+            self._scope = None
+
+    async def _run(self, scope: anyio.CancelScope) -> None:
+        with scope:
+            more = True
+            while more:
+                await anyio.sleep(min(PERIOD, self._max_idle))
+                more = self._sweep()
+        if self._scope is scope:
+            self._scope = None
+
 
 C = TypeVar("C")
 T = TypeVar("T")

@@ -18,9 +18,8 @@ from contextlib import closing
 import pytest
 from hypothesis import given, strategies as st
 
-from rbim.bulk.input.damage import damage_of, may_be_damaged
 from rbim.bulk.input.file import RowFile
-from rbim.bulk.input.rows import BadRow, Row
+from rbim.bulk.input.rows import BadRow, Row, damage_of, may_be_damaged
 from rbim.errors import InvalidRequest
 
 MEBIBYTE = 1 << 20

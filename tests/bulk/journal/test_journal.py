@@ -28,8 +28,7 @@ from rbim.bulk.journal.journal import OPEN_CHUNKS, Ended, Journal, Sample
 from rbim.bulk.journal.loading import BATCH, Loaded, Loader, batches, row_of
 from rbim.bulk.journal.lock import JobLock, is_locked
 from rbim.bulk.journal.parts import Selection
-from rbim.bulk.states import AccountState, RequestState
-from rbim.bulk.work import FailureReason, Settlement
+from rbim.bulk.work import AccountState, FailureReason, RequestState, Settlement
 from rbim.clock import SystemClock
 from rbim.emulator import EmulatedClock
 from rbim.storage.sqlite import CommandFailure

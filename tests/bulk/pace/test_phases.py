@@ -2,7 +2,7 @@
 
 import pytest
 
-from rbim.bulk.pace.concurrency import AdaptiveConcurrency
+from rbim.bulk.pace.controller import AdaptiveConcurrency
 from rbim.bulk.pace.rate import AdaptiveRate
 
 

@@ -9,10 +9,9 @@ import json
 from itertools import chain
 from typing import Any
 
-from rbim.bulk.input.damage import damage_of
 from rbim.bulk.input.file import RowFile, in_batches
 from rbim.bulk.input.format import NotDone, write_rows
-from rbim.bulk.input.rows import BadRow, Row
+from rbim.bulk.input.rows import BadRow, Row, damage_of
 from rbim.errors import InvalidRequest
 from tests.fuzz.broken import require
 

@@ -11,8 +11,8 @@ from typing import Any
 from rbim import CHINA
 from rbim.callbacks.events.fields import accounts, flag
 from rbim.clock import SystemClock
+from rbim.wire.codec import retry_after
 from rbim.wire.quirks import read_count, read_date, read_flag, read_members, read_number, read_text, write_date
-from rbim.wire.retry_after import retry_after
 from rbim.wire.rows import EntryShape
 from tests.fuzz.broken import require
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import anyio
 from anyio.lowlevel import checkpoint
 
+from helpers.inbox_conformance.case import AT, Bench, Cases, accepted, check, delivery, same
 from rbim.callbacks.delivery import delivery_of
-from rbim.testing.inbox_conformance.case import AT, Bench, Cases, accepted, check, delivery, same
 
 __all__ = ["BODIES", "CASES", "NAMES"]
 

@@ -1,4 +1,8 @@
-"""The list of all conformance cases for inboxes, and ``failures``, which runs them."""
+"""The conformance suite for inboxes: checks that one keeps the contract of Sink, Inbox, Backlog and Archive.
+
+The contract is that of :mod:`rbim.callbacks.inbox.protocols`. ``helpers.inbox_places`` has the inboxes under test; the
+fields of InboxConformance declare what one need not have.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +11,21 @@ from unittest import SkipTest
 
 from anyio import create_task_group
 
-from rbim.testing.inbox_conformance import (
-    accepting as inbox_accepting,
-    archive as inbox_archive,
-    claiming as inbox_claiming,
-    deaths as inbox_deaths,
-    settling as inbox_settling,
-    sinks as inbox_sinks,
-)
-from rbim.testing.inbox_conformance.case import InboxCase, NonConformingInbox
+from helpers.inbox_conformance import accepting, archive, claiming, deaths, settling, sinks
+from helpers.inbox_conformance.case import InboxCase, InboxConformance, NonConformingInbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rbim.testing.inbox_conformance.case import InboxConformance
-
-__all__ = ["CASES", "failures"]
+__all__ = ["CASES", "InboxConformance", "NonConformingInbox", "failures"]
 
 CASES: tuple[InboxCase, ...] = (
-    *inbox_sinks.CASES,
-    *inbox_accepting.CASES,
-    *inbox_claiming.CASES,
-    *inbox_settling.CASES,
-    *inbox_deaths.CASES,
-    *inbox_archive.CASES,
+    *sinks.CASES,
+    *accepting.CASES,
+    *claiming.CASES,
+    *settling.CASES,
+    *deaths.CASES,
+    *archive.CASES,
 )
 """The cases that every inbox must pass, apart from those that need a feature it lacks."""
 

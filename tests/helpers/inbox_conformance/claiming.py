@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.lowlevel import checkpoint
 
-from rbim.testing.inbox_conformance.case import Bench, Cases, accepted, check, delivery, same, told
+from helpers.inbox_conformance.case import Bench, Cases, accepted, check, delivery, same, told
 
 if TYPE_CHECKING:
     from rbim.callbacks.inbox.protocols import Backlog, Claim
@@ -45,7 +45,7 @@ async def _(bench: Bench) -> None:
             claims = await bench.claim(backlog, limit=limit)
             conversations = {claim.conversation for claim in claims}
             check(len(claims) <= limit, f"claim({limit}) returned {len(claims)} events")
-            check(limit > 2 or len(conversations) == len(claims), "a conversation came twice before another one came")  # noqa: PLR2004
+            check(limit > 2 or len(conversations) == len(claims), "a conversation came twice before another one came")
             for claim in {claim.conversation: claim for claim in reversed(claims)}.values():
                 await backlog.release(claim)
 
@@ -96,7 +96,7 @@ async def _(bench: Bench) -> None:
                 handled.append(claim)
                 busy.discard(claim.conversation)
                 await backlog.done((claim,), more=0)
-            if len(handled) >= 40:  # noqa: PLR2004  # all of them
+            if len(handled) >= 40:  # all of them
                 over.cancel()
             await backlog.wait()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.lowlevel import checkpoint
 
-from rbim.testing.inbox_conformance.case import Bench, Cases, accepted, check, delivery, lost, same, told
+from helpers.inbox_conformance.case import Bench, Cases, accepted, check, delivery, lost, same, told
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

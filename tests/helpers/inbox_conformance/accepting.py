@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from helpers.inbox_conformance.case import AT, Bench, Cases, accepted, check, delivery, same, told
+from helpers.inbox_conformance.sinks import BODIES, NAMES
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.protocols import OtherContent
-from rbim.testing.inbox_conformance.case import AT, Bench, Cases, accepted, check, delivery, same, told
-from rbim.testing.inbox_conformance.sinks import BODIES, NAMES
 
 __all__ = ["CASES"]
 

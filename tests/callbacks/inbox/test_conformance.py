@@ -8,7 +8,7 @@ from attrs import evolve
 
 from helpers import inbox_places
 from helpers.broken_inboxes import BROKEN, HasNoLag, Wrapped
-from rbim.testing.inbox_conformance import CASES, NonConformingInbox, failures
+from helpers.inbox_conformance import CASES, NonConformingInbox, failures
 
 AT_ONCE = 16
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from rbim.testing.inbox_conformance.case import Bench, Cases, check, delivery, same, told
+from helpers.inbox_conformance.case import Bench, Cases, check, delivery, same, told
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -69,7 +69,7 @@ async def _(bench: Bench) -> None:
         await inbox.accept(delivery(5, team="d"))
         async with bench.worker() as later:
             handled: list[tuple[str, int]] = []
-            while len(handled) < 5:  # noqa: PLR2004  # all of them
+            while len(handled) < 5:  # all of them
                 for claim in await bench.claim(later):
                     handled += [(told([claim])[0], claim.crashes)]
                     if claim.crashes:
