@@ -22,8 +22,6 @@ SPELLED = {"Parameters": "Flags", "[OPTIONS]": "[FLAGS]"}
 POSITIONAL = {
     "completion": "[SHELL]",
     "callback send": "[MSG-TYPE]",
-    "emulator advance": "[SECONDS]",
-    **dict.fromkeys(("emulator say", "emulator push", "emulator notify"), "[TEXT]"),
 }
 """Optional positional arguments by command; for every other command, a file with fields."""
 
