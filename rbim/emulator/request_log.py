@@ -36,7 +36,7 @@ class RecordedRequest:
     attempt: int
     code: str | None
     effect: bool
-    trouble: tuple[str, ...] = field(default=())
+    trouble: tuple[str, ...] = ()
     reason: str = ""
 
 
