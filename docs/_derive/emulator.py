@@ -9,7 +9,7 @@ import attrs
 from _derive.markdown import code, table
 from rbim.emulator.faults.copies import COPY_KINDS
 from rbim.emulator.faults.requests import KINDS
-from rbim.emulator.server.copy_commands import COMMANDS
+from rbim.emulator.server.view_commands import COMMANDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

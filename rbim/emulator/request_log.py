@@ -39,7 +39,7 @@ class RecordedRequest:
     attempt: int
     code: str | None
     effect: bool
-    trouble: tuple[str, ...] = field(default=())
+    trouble: tuple[str, ...] = ()
     reason: str = ""
 
 

@@ -14,7 +14,7 @@ import rbim
 from helpers.commands import function_of, leaves
 from helpers.transports import TRANSPORTS
 from rbim import errors
-from rbim.emulator.server.copy_commands import COMMANDS
+from rbim.emulator.server.view_commands import COMMANDS
 from rbim.storage.sqlite import FileKind
 
 

@@ -96,7 +96,11 @@ class Task:
 
 @define
 class State:
-    """The whole state, by identifier."""
+    """The whole state, by identifier.
+
+    Accounts in ``never_logged_in`` cannot be invited; ``known`` are the only accounts that have logged in (None: all have).
+    ``made`` is the number of identifiers made so far.
+    """
 
     groups: dict[str, Group] = field(factory=dict[str, Group])
     tasks: dict[str, Task] = field(factory=dict[str, Task])

@@ -1,8 +1,8 @@
 """The commands of the control interface; :mod:`rbim.emulator.server.control` serves them over HTTP.
 
 A command is a function of the :class:`ControlContext` and of the body of the request, already read (or of the name in its
-path). It returns JSON, and its docstring is its help text. The commands for message copy are in
-:mod:`rbim.emulator.server.copy_commands`.
+path). It returns JSON, and its docstring is its help text. Those that show parts of the emulator are in
+:mod:`rbim.emulator.server.view_commands`, which has the whole table.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -12,8 +12,13 @@ import attrs
 from attrs import frozen
 
 from rbim._support import json
+from rbim._support.local_server import is_loopback_url
+from rbim.callbacks.events.enums import ClientType, MsgType, Notice
 from rbim.emulator.clock import EmulatedClock
+from rbim.emulator.copies.targets import split_url
+from rbim.emulator.faults.copies import COPY_KINDS, copy_faults_from
 from rbim.emulator.faults.requests import KINDS, faults_from
+from rbim.emulator.messaging import Mode
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -29,13 +34,11 @@ __all__ = [
     "DeferredAnswer",
     "Outages",
     "command",
-    "one",
-    "plan",
-    "replace",
 ]
 
 ABOUT = "An emulator of the written interface description, never of the service."
 PREFIX = "/_emulator/"
+SHOWN = 200  # characters of a URL in a message
 
 
 Close = Callable[[], Awaitable[None]]
@@ -98,8 +101,8 @@ class ControlContext:
         emulator, dispatch = self.emulator, self.emulator.copier.dispatch
         emulator.restore(self._state)
         emulator.requests.clear()
-        replace(emulator.faults, self._faults)
-        replace(emulator.copy_faults, self._copy_faults)
+        _replace_faults(emulator.faults, self._faults)
+        _replace_faults(emulator.copy_faults, self._copy_faults)
         dispatch.destination = None  # drops waiting deliveries
         dispatch.destination = self._destination
         emulator.deliveries.clear()
@@ -145,6 +148,60 @@ class _Waiting:
 
     group_id: str
     account: str
+
+
+@frozen(kw_only=True)
+class _Copy:
+    """The target of copies, and the mode."""
+
+    url: str
+    mode: Mode = "normal"
+
+
+@frozen(kw_only=True)
+class _MessageFields:
+    """The optional fields of a message, besides sender and receiver."""
+
+    text: str | None = None
+    msg_type: MsgType | None = None
+    attach: str | None = None
+    ext: str | None = None
+    at_user: tuple[str, ...] | None = None
+    nick: str | None = None
+    client_type: ClientType | None = None
+    device_id: str | None = None
+    link_info: str | None = None
+    antispam: bool | None = None
+
+
+@frozen(kw_only=True)
+class _Say(_MessageFields):
+    """A message of an account to another, or in a group."""
+
+    sender: str
+    to: str
+
+
+@frozen(kw_only=True)
+class _Push(_MessageFields):
+    """A message that is pushed to one account or several, or to a group."""
+
+    to: str | tuple[str, ...]
+    sender: str | None = None
+    save: bool | None = None
+    apns: bool | None = None
+    apns_text: str | None = None
+
+
+@frozen(kw_only=True)
+class _Notify:
+    """A notification to the members of a group."""
+
+    group_id: str
+    notice: Notice
+    members: tuple[str, ...] | None = None
+    actor: str | None = None
+    text: str | None = None
 
 
 Run = Callable[[ControlContext, Any], Any]
@@ -216,20 +273,20 @@ def _counts(context: ControlContext) -> Any:
 @command("GET", "faults")
 def _faults(context: ControlContext, _: str) -> Any:
     """Return the fault plan, a list."""
-    return plan(context.emulator.faults, KINDS)
+    return _plan(context.emulator.faults, KINDS)
 
 
 @command("PUT", "faults", object)
 def _replace(context: ControlContext, document: object) -> Any:
     """Replace the fault plan: its counts and its random numbers start again."""
-    replace(context.emulator.faults, faults_from(document))
+    _replace_faults(context.emulator.faults, faults_from(document))
     return _faults(context, "")
 
 
 @command("POST", "faults", object)
 def _add(context: ControlContext, document: object) -> Any:
     """Add a fault to the plan; the counts of the others go on."""
-    context.emulator.faults.add(*one(faults_from, document))
+    context.emulator.faults.add(*_one(faults_from, document))
     return _faults(context, "")
 
 
@@ -240,7 +297,7 @@ def _empty(context: ControlContext, _: str) -> Any:
     return []
 
 
-def one(read: Callable[[Any], tuple[Any, ...]], document: object) -> tuple[Any, ...]:
+def _one(read: Callable[[Any], tuple[Any, ...]], document: object) -> tuple[Any, ...]:
     """Return the only fault of a document. Raises InvalidRequest without the place in a list, which there is none."""
     try:
         return read([document])
@@ -248,13 +305,13 @@ def one(read: Callable[[Any], tuple[Any, ...]], document: object) -> tuple[Any, 
         raise InvalidRequest(error.message.replace("$[0]", "$"), field=error.field) from None
 
 
-def replace(faults: Any, new: tuple[Any, ...]) -> None:  # Faults of Fault, or CopyFaults of CopyFault
+def _replace_faults(faults: Any, new: tuple[Any, ...]) -> None:  # Faults of Fault, or CopyFaults of CopyFault
     """Replace all faults of a plan."""
     faults.clear()
     faults.add(*new)
 
 
-def plan(faults: Iterable[Any], kinds: Mapping[str, type[Any]]) -> list[dict[str, Any]]:
+def _plan(faults: Iterable[Any], kinds: Mapping[str, type[Any]]) -> list[dict[str, Any]]:
     """Return a plan in the form of its file; a match by a function appears as ``a function``."""
     return [_plain(fault, kinds) for fault in faults]
 
@@ -373,3 +430,103 @@ def _reject(context: ControlContext, body: _Waiting) -> Any:
     """Reject a request to join as the group's owner: group_id, account (emulator-only)."""
     context.emulator.reject(body.group_id, body.account)
     return attrs.asdict(body)
+
+
+# Message copy: users of the platform talk through their own clients, and a copy address is set in a console.
+
+
+def _given(body: Any) -> dict[str, Any]:
+    return {name: value for name, value in attrs.asdict(body, recurse=False).items() if value is not None}
+
+
+@command("GET", "copy")
+def _copy(context: ControlContext, _: str) -> Any:
+    """Return where messages are copied to."""
+    destination = context.emulator.copier.dispatch.destination
+    if destination is None:
+        return None
+    url = destination.target if isinstance(destination.target, str) else None
+    return {"url": url, "mode": "high-guarantee" if destination.high else "normal"}
+
+
+@command("PUT", "copy", _Copy)
+def _copy_to(context: ControlContext, body: _Copy) -> Any:
+    """Copy messages from now on: url, mode (normal or high-guarantee)."""
+    split_url(body.url)
+    if not context.may_sign_copies:
+        raise CommandError(
+            "message copies would be signed with the configured RBIM_APP_TOKEN: start rbim emulator with --sign-copies (in "
+            "Python: serve(emulator, sign_copies=True)), or without RBIM_APP_TOKEN: then it makes new credentials"
+        )
+    if not (context.remote_copies or is_loopback_url(body.url)):
+        raise CommandError(
+            f"url: {body.url[:SHOWN]!r} is not of this machine (localhost or a literal loopback address): start rbim "
+            "emulator with --remote-copies (in Python: serve(emulator, remote_copies=True))"
+        )
+    context.emulator.copy_to(body.url, body.mode)
+    return _copy(context, "")
+
+
+@command("DELETE", "copy")
+def _stop_copying(context: ControlContext, _: str) -> Any:
+    """Stop copying messages, and drop those that wait."""
+    context.emulator.copy_to(None)
+    return None
+
+
+@command("GET", "copy-faults")
+def _copy_faults(context: ControlContext, _: str) -> Any:
+    """Return the fault plan of copies, a list."""
+    return _plan(context.emulator.copy_faults, COPY_KINDS)
+
+
+@command("PUT", "copy-faults", object)
+def _replace_copy_faults(context: ControlContext, document: object) -> Any:
+    """Replace the fault plan of copies."""
+    _replace_faults(context.emulator.copy_faults, copy_faults_from(document))
+    return _copy_faults(context, "")
+
+
+@command("POST", "copy-faults", object)
+def _add_copy_fault(context: ControlContext, document: object) -> Any:
+    """Add a fault to the plan of copies; the counts of the others go on."""
+    context.emulator.copy_faults.add(*_one(copy_faults_from, document))
+    return _copy_faults(context, "")
+
+
+@command("DELETE", "copy-faults")
+def _empty_copy_faults(context: ControlContext, _: str) -> Any:
+    """Clear the fault plan of copies."""
+    context.emulator.copy_faults.clear()
+    return []
+
+
+@command("GET", "deliveries")
+def _deliveries(context: ControlContext, _: str) -> Any:
+    """List the attempts to deliver copies, each with its result."""
+    return [json.loads(line) for line in context.emulator.deliveries.trace().splitlines()]
+
+
+@command("DELETE", "deliveries")
+def _forget_deliveries(context: ControlContext, _: str) -> Any:
+    """Clear the log of deliveries."""
+    context.emulator.deliveries.clear()
+    return []
+
+
+@command("POST", "say", _Say)
+def _say(context: ControlContext, body: _Say) -> Any:
+    """Send a message to another account or to a group: sender, to, text (emulator-only)."""
+    return {"message_id": context.emulator.say(**_given(body))}
+
+
+@command("POST", "push", _Push)
+def _push(context: ControlContext, body: _Push) -> Any:
+    """Push a message to one account, several, or a group: to, text (emulator-only)."""
+    return {"message_id": context.emulator.push(**_given(body))}
+
+
+@command("POST", "notify", _Notify)
+def _notify(context: ControlContext, body: _Notify) -> Any:
+    """Notify a group without a change of it: group_id, notice (emulator-only)."""
+    return {"message_id": context.emulator.notify(**_given(body))}

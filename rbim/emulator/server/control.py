@@ -27,8 +27,8 @@ from rbim.emulator.faults.plan import in_words
 from rbim.emulator.platform.rules import Refusal
 from rbim.emulator.server.commands import PREFIX, Command, CommandError, ControlContext, DeferredAnswer
 from rbim.emulator.server.console import Console
-from rbim.emulator.server.copy_commands import COMMANDS
 from rbim.emulator.server.guarded import JSON, OUTCOME, GuardedApp, guard_of
+from rbim.emulator.server.view_commands import COMMANDS
 from rbim.errors import InvalidRequest
 from rbim.http import Response
 from rbim.page.assets import SECURITY_HEADERS, prefers_html
