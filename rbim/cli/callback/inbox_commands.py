@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from rbim.cli.callback.archive import Unusable, with_archive
 from rbim.cli.callback.filters import kind_of, moment_ago
+from rbim.cli.callback.inboxes import Unusable, with_archive
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import report_error
 from rbim.cli.exit_codes import Exit
