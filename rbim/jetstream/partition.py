@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rbim.jetstream.nats_py import Client, JetStreamContext, Msg, Subscription
     from rbim.jetstream.streams import Streams
 
-__all__ = ["Gap", "Partition", "Reader", "key_of", "reader_name", "written"]
+__all__ = ["Gap", "Partition", "Reader", "key_of", "written"]
 
 # Why not nats-py's own pull subscription: it asks the servers again every few seconds, without heartbeats. A consumer that
 # needs no acknowledgements may lose messages, for example while the connection is lost: nothing would be read until the

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rbim.callbacks.inbox.sqlite import SqliteInbox
     from rbim.jetstream.inbox import JetStreamInbox
 
-__all__ = ["Unusable", "existing_on_servers", "inbox_of", "is_on_servers", "opened_archive", "with_archive"]
+__all__ = ["Unusable", "inbox_of", "is_on_servers", "with_archive"]
 
 MANY_SERVERS, COPIES = 3, 3
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from rbim.credentials import Credentials
     from rbim.page.events import Stream
 
-__all__ = ["KEPT", "CallbackPage", "Counters", "Deliveries", "PageFacts", "Seen"]
+__all__ = ["KEPT", "CallbackPage", "Deliveries", "PageFacts"]
 
 KEPT = 500  # deliveries in the list
 KEPT_RESENDS = 20  # deliveries of one event whose state is followed
@@ -132,6 +132,8 @@ _current: ContextVar[Seen | None] = ContextVar("rbim_delivery_seen", default=Non
 class Deliveries:
     """The deliveries that :meth:`watched` sees, and what :meth:`observe` hears of them, as streams of a feed.
 
+    :meth:`watched` wraps the receiver's application, and sees each request and the status of its answer; the observations
+    tell the rest: why it was refused, and how its event was handled later. All is in bounded memory.
     The stream ``deliveries`` has each at the end of its request, ``changes`` each change of its event after that.
     """
 
