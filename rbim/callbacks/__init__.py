@@ -85,13 +85,12 @@ if TYPE_CHECKING:
         Spooled as Spooled,
         SuspectedOfCrash as SuspectedOfCrash,
     )
-    from rbim.callbacks.receiver.health import Health as Health
     from rbim.callbacks.receiver.key_ring import (
         CallbackCredentials as CallbackCredentials,
         CallbackCredentialsProvider as CallbackCredentialsProvider,
     )
     from rbim.callbacks.receiver.receiver import Receiver as Receiver, ReceiverOptions as ReceiverOptions
-    from rbim.callbacks.receiver.replies import Reply as Reply
+    from rbim.callbacks.receiver.replies import Health as Health, Reply as Reply
     from rbim.callbacks.signature import (
         Key as Key,
         Keys as Keys,

@@ -9,15 +9,14 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from rbim.callbacks.inbox.protocols import LeaseLost
-from rbim.jetstream.connection import ended, finished
+from rbim.jetstream.archive import write_letter
+from rbim.jetstream.connection import ended, finished, together
 from rbim.jetstream.lanes import PENDING, Lanes
-from rbim.jetstream.letters import write_letter
 from rbim.jetstream.messages import stored
 from rbim.jetstream.nats_py import NotFoundError, parts
 from rbim.jetstream.ownership import Ownership
 from rbim.jetstream.partition import written
 from rbim.jetstream.record import Blame
-from rbim.jetstream.together import together
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

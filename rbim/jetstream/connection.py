@@ -17,14 +17,16 @@ from rbim.jetstream.nats_py import Client, NatsError, close, connect, jetstream_
 from rbim.jetstream.publisher import Publisher
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
     from types import TracebackType
     from typing import Self
 
     from rbim.jetstream.nats_py import JetStreamContext
     from rbim.jetstream.settings import NatsSettings
 
-__all__ = ["Connection", "EngineAway", "answered", "ended", "finished"]
+__all__ = ["Connection", "EngineAway", "answered", "ended", "finished", "outcomes", "together"]
+
+T = TypeVar("T")
 
 # Theory of operation: the state of a connection.
 #
@@ -339,3 +341,42 @@ async def finished(task: asyncio.Task[Any], again: Callable[[], bool] = lambda: 
                 task.cancel()
     if cancelled is not None:
         raise cancelled
+
+
+# Why not ``asyncio.gather``: if it is cancelled after its last call has ended, its CancelledError does not say which scope
+# it is of. No scope takes such an error for its own, so ``move_on_after`` and ``fail_after`` let it through.
+async def outcomes(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | Exception]:
+    """Run calls at once; when all have ended, return what each has returned or raised, in their order.
+
+    If it is cancelled, it cancels them, and ends when they have ended.
+    """
+    tasks = [asyncio.create_task(call) for call in calls]
+    if not tasks:
+        return []
+    try:
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        with CancelScope(shield=True):
+            await asyncio.wait(tasks)
+        for task in tasks:
+            _outcome(task)  # asyncio would report an error that no one asks for
+        raise
+    return [_outcome(task) for task in tasks]
+
+
+def _outcome(task: asyncio.Task[T]) -> T | Exception:
+    if task.cancelled():  # by something that it awaited
+        return RuntimeError("a call to the servers was cancelled")
+    error = task.exception()
+    return error if isinstance(error, Exception) else task.result()
+
+
+async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run calls at once and return their results, in their order. Raises the first error, when all have ended."""
+    found = await outcomes(calls)
+    for each in found:
+        if isinstance(each, Exception):
+            raise each
+    return [each for each in found if not isinstance(each, Exception)]

@@ -18,10 +18,9 @@ from rbim.callbacks.inbox.content import apart, is_resend
 from rbim.callbacks.inbox.protocols import OtherContent
 from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
-from rbim.jetstream.archive import History
+from rbim.jetstream.archive import History, Letters, publish
 from rbim.jetstream.backlog import JetStreamBacklog
 from rbim.jetstream.connection import Connection, EngineAway, answered
-from rbim.jetstream.letters import Letters, publish
 from rbim.jetstream.messages import OURS, Subjects, headers_of, message_id, stored
 from rbim.jetstream.nats_py import NotFoundError, parts
 from rbim.jetstream.ownership import Tally

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from rbim._support.task_errors import is_being_cancelled
 from rbim.errors import InvalidRequest
-from rbim.jetstream.connection import ended
+from rbim.jetstream.connection import ended, outcomes
 from rbim.jetstream.nats_py import KeyWrongLastSequenceError, NotFoundError, subscribe
 from rbim.jetstream.partition import Partition, key_of
 from rbim.jetstream.record import Owner, Record, owner_of
-from rbim.jetstream.together import outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,8 +25,8 @@ from rbim.jetstream.connection import EngineAway
 from rbim.jetstream.messages import Subjects, headers_of, message_id, stored
 from rbim.jetstream.nats_py import KeyWrongLastSequenceError
 from rbim.jetstream.ownership import Ownership
+from rbim.jetstream.partition import Gap, Reader
 from rbim.jetstream.publisher import Publisher
-from rbim.jetstream.reader import Gap, Reader
 from rbim.jetstream.record import owner_of
 
 PARTITIONS = 4

@@ -11,7 +11,7 @@ import pytest
 from rbim.callbacks.delivery import delivery_of
 from rbim.errors import InvalidRequest
 from rbim.jetstream import messages
-from rbim.jetstream.letters import Letter
+from rbim.jetstream.archive import Letter
 from rbim.jetstream.messages import DEAD, HEAD, dead_header, fitting, headers_of, stored
 
 BODY = b'{"convType":"TEAM","to":"g1","msgType":"TEXT","msgId":"7"}'

@@ -9,13 +9,12 @@ import pytest
 
 from helpers.deliveries import delivery
 from rbim.jetstream import JetStreamInbox
+from rbim.jetstream.connection import outcomes, together
 from rbim.jetstream.nats_py import KeyValue
 from rbim.jetstream.ownership import Ownership
-from rbim.jetstream.partition import Partition, key_of
+from rbim.jetstream.partition import Partition, Reader, key_of
 from rbim.jetstream.publisher import Publisher
-from rbim.jetstream.reader import Reader
 from rbim.jetstream.record import Owner, Record, owner_of
-from rbim.jetstream.together import outcomes, together
 
 PARTITIONS = 4
 TAKEOVER = 0.4

@@ -120,9 +120,9 @@ MESSAGES = {
     # what is sent, by the kinds of on_servers.SUBJECTS and STREAMS
     "jetstream/inbox.py: JetStreamInbox._publish: publish": ("inbox, new events", "inbox, quarantine"),
     "jetstream/archive.py: History._publish_again.again: publish": ("inbox, replayed events",),
-    "jetstream/letters.py: Letters.requeue_one: publish": ("inbox, replayed events",),
-    "jetstream/letters.py: publish: publish": ("inbox, replayed events",),
-    "jetstream/letters.py: write_letter: publish": ("inbox, dead letters",),
+    "jetstream/archive.py: Letters.requeue_one: publish": ("inbox, replayed events",),
+    "jetstream/archive.py: publish: publish": ("inbox, replayed events",),
+    "jetstream/archive.py: write_letter: publish": ("inbox, dead letters",),
     "jetstream/publisher.py: Publisher.publish: publish": (  # what the others give it
         "inbox, new events",
         "inbox, quarantine",
@@ -131,13 +131,13 @@ MESSAGES = {
     ),
     "jetstream/publisher.py: Publisher.put: publish": ("inbox, records",),
     "jetstream/ownership.py: Ownership._say: publish": ("inbox, owners",),
-    "jetstream/letters.py: Letters._subjects: request": ("commands of the servers",),
-    "jetstream/reader.py: Reader._ask: publish": ("commands of the servers",),
+    "jetstream/archive.py: Letters._subjects: request": ("commands of the servers",),
+    "jetstream/partition.py: Reader._ask: publish": ("commands of the servers",),
     # what is subscribed
     "jetstream/nats_py.py: subscribe: subscribe": ("answers",),
     "jetstream/ownership.py: Ownership._listen: subscribe": ("inbox, owners",),
     "jetstream/publisher.py: Publisher.start: subscribe": ("answers",),
-    "jetstream/reader.py: Reader.__aenter__: subscribe": ("answers",),
+    "jetstream/partition.py: Reader.__aenter__: subscribe": ("answers",),
     # what is made there
     "jetstream/nats_py.py: add_stream: add_stream": ("inbox, events", "inbox, dead letters"),
     "jetstream/streams.py: Streams._created: add_stream": ("inbox, events", "inbox, dead letters"),

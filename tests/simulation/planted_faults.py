@@ -806,7 +806,7 @@ def renewal_not_tried_again() -> None:
 @fault("inbox")
 def worker_not_restarted() -> None:
     """A worker that has ended by itself is not started again."""
-    from rbim.callbacks.worker.supervision import Supervision
+    from rbim.callbacks.worker.backoff import Supervision
 
     ended = Supervision.ended
 

@@ -74,7 +74,7 @@ def records_without_compare_and_set() -> None:
 @fault("jetstream_inbox")
 def gaps_not_noticed() -> None:
     """Whether a message of a reader was lost is not looked at."""
-    from rbim.jetstream.reader import Reader
+    from rbim.jetstream.partition import Reader
 
     def faulty(self: Any, message: Any) -> int:
         place = message.metadata.sequence
@@ -88,7 +88,7 @@ def gaps_not_noticed() -> None:
 @fault("jetstream_inbox")
 def heartbeats_not_compared() -> None:
     """The last message may have gone to nobody, and the heartbeats that say so are not read."""
-    from rbim.jetstream.reader import Reader
+    from rbim.jetstream.partition import Reader
 
     is_event = Reader._is_event
 

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Protocol
 from attrs import evolve
 
 from rbim._support.asgi import lifespan
-from rbim.callbacks.receiver.health import reply_of
-from rbim.callbacks.receiver.replies import NOT_POST
+from rbim.callbacks.receiver.replies import NOT_POST, reply_of
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from rbim._support.asgi import Receive, Scope, Send
-    from rbim.callbacks.receiver.health import Health
     from rbim.callbacks.receiver.intake import Intake
-    from rbim.callbacks.receiver.replies import Reply
+    from rbim.callbacks.receiver.replies import Health, Reply
 
 __all__ = ["ReceiverApp"]
 

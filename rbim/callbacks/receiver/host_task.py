@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from rbim.callbacks.worker.supervision import Supervision
+    from rbim.callbacks.worker.backoff import Supervision
 
 __all__ = ["HostTask"]
 

@@ -24,18 +24,17 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, cast, get_ar
 from rbim._support.text import quoted
 from rbim.callbacks.observers import Observers
 from rbim.callbacks.receiver.asgi import ReceiverApp
-from rbim.callbacks.receiver.health import Health, read_queue
 from rbim.callbacks.receiver.host_task import HostTask
 from rbim.callbacks.receiver.intake import Intake
 from rbim.callbacks.receiver.key_ring import key_ring
+from rbim.callbacks.receiver.replies import Health, read_queue
 from rbim.callbacks.receiver.spool import Spool
 from rbim.callbacks.receiver.wsgi import ReceiverWsgi
 from rbim.callbacks.signature import Policy
-from rbim.callbacks.worker.backoff import Backoff
+from rbim.callbacks.worker.backoff import Backoff, Supervision
 from rbim.callbacks.worker.router import Resource, Router
 from rbim.callbacks.worker.runner import WorkerTask, WorkerThread
 from rbim.callbacks.worker.shared_run import WorkerSettings
-from rbim.callbacks.worker.supervision import Supervision
 from rbim.callbacks.worker.worker import Worker
 from rbim.clock import SystemClock
 from rbim.credentials import callback_credentials_from_env

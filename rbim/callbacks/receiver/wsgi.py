@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from rbim.callbacks.receiver.health import reply_of
-from rbim.callbacks.receiver.replies import INCOMPLETE, NOT_POST, TEXT, UNAVAILABLE
+from rbim.callbacks.receiver.replies import INCOMPLETE, NOT_POST, TEXT, UNAVAILABLE, reply_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-    from rbim.callbacks.receiver.health import Health
-    from rbim.callbacks.receiver.replies import Reply
+    from rbim.callbacks.receiver.replies import Health, Reply
     from rbim.callbacks.signature import Headers
 
 __all__ = ["ReceiverWsgi"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rbim._support.text import excerpt
 from rbim.callbacks.signature import Policy, Verified, keys_of, sign, verify
-from rbim.cli.callback.target import target_of, without_user
+from rbim.cli.callback.send import target_of, without_user
 from rbim.http import Request
 from rbim.transports.httpx import HttpxTransport
 

@@ -19,8 +19,8 @@ from cyclopts.validators import Number
 
 from rbim._support.text import quoted
 from rbim.callbacks.events.parsing import document_of
-from rbim.cli.callback.archive import Unusable, with_archive
 from rbim.cli.callback.filters import kind_of, moment_ago
+from rbim.cli.callback.inboxes import Unusable, with_archive
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import print_error, print_note, report_error
 from rbim.cli.exit_codes import Exit

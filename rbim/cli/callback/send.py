@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path  # noqa: TC003  # attrs resolves it
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 from attrs import evolve, frozen
@@ -17,7 +18,6 @@ from rbim._support import json as rbim_json
 from rbim._support.text import excerpt
 from rbim.callbacks.events.enums import ConvType
 from rbim.callbacks.signature import sign
-from rbim.cli.callback.target import target_of, without_user
 from rbim.cli.context import callback_credentials, configuration
 from rbim.cli.errors import BY_OUTCOME, print_error, print_note
 from rbim.cli.exit_codes import Exit
@@ -32,7 +32,26 @@ if TYPE_CHECKING:
     from rbim.credentials import Credentials
     from rbim.dialect import TimeUnit
 
-__all__ = ["SendOptions", "run"]
+__all__ = ["SendOptions", "run", "target_of", "without_user"]
+
+
+def target_of(url: str, flag: str) -> Request:
+    """Return a request to a URL. Raises InvalidRequest, which names the flag, unless it is an HTTP URL."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
+            query = dict(parse_qsl(parts.query, keep_blank_values=True))
+            return Request(origin=f"{parts.scheme}://{parts.netloc}", path=parts.path or "/", query=query)
+    except ValueError:  # an invalid port or IPv6 address
+        pass
+    raise InvalidRequest(f"{flag}: invalid URL {without_user(url)!r}: use an http or https URL", field=flag)
+
+
+def without_user(url: str) -> str:
+    """Return a URL, which may be invalid, without its user and password."""
+    scheme, slashes, rest = url.partition("//") if "//" in url else ("", "", url)
+    return f"{scheme}{slashes}{rest.rpartition('@')[2]}"
+
 
 OK = 200
 RESPONSE_TIMEOUT = 5.0  # seconds in which a receiver must answer (interface: Delivery rules, 4)

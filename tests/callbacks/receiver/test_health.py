@@ -11,7 +11,7 @@ from helpers.receiving import body, post
 from helpers.waiting import until
 from rbim import InvalidRequest
 from rbim.callbacks import MemorySink, NotEntered, Receiver, SqliteInbox
-from rbim.callbacks.worker import heartbeat
+from rbim.callbacks.worker import runner
 from rbim.emulator import EmulatedClock
 
 
@@ -118,7 +118,7 @@ async def test_a_sink_that_cannot_be_counted_is_reported(tmp_path):
 
 
 async def test_a_worker_of_which_the_loop_is_blocked_does_not_handle(monkeypatch):
-    monkeypatch.setattr(heartbeat, "SHORTEST_LIMIT", 0.05)
+    monkeypatch.setattr(runner, "SHORTEST_LIMIT", 0.05)
     release, begun = threading.Event(), threading.Event()
     receiver = made(own_thread=True, timeout=0.1)
 

@@ -13,7 +13,7 @@ from helpers.waiting import until
 from helpers.workers import Panic
 from rbim._support.event_loops import backend
 from rbim.callbacks import Backoff, MemorySink, PartEnded, PartRestarted, Receiver, SqliteInbox
-from rbim.callbacks.worker import supervision
+from rbim.callbacks.worker import backoff
 
 TENANT = ContextVar("TENANT", default="")
 
@@ -166,7 +166,7 @@ async def test_what_ends_the_parts_of_a_receiver_is_logged_at_once_and_does_not_
 @pytest.fixture
 def at_once(monkeypatch):
     """Restarts without a pause."""
-    monkeypatch.setattr(supervision, "RESTARTS", Backoff(attempts=sys.maxsize, first=0.001, most=0.001))
+    monkeypatch.setattr(backoff, "RESTARTS", Backoff(attempts=sys.maxsize, first=0.001, most=0.001))
 
 
 @pytest.mark.usefixtures("at_once")

@@ -15,7 +15,7 @@ from rbim._support.event_loops import backend
 from rbim.callbacks.inbox.memory import MemorySink
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.observers import Handled, HungHandler, LoopBlocked, Observers, PartEnded, PartRestarted
-from rbim.callbacks.worker import heartbeat, runner as thread_module, supervision
+from rbim.callbacks.worker import backoff, runner as thread_module
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.router import Router
 from rbim.callbacks.worker.runner import WorkerTask, WorkerThread
@@ -165,7 +165,7 @@ async def test_what_ends_a_worker_is_logged_and_raised_on_leaving(runs, caplog):
 @pytest.fixture
 def at_once(monkeypatch):
     """Restarts without a pause."""
-    monkeypatch.setattr(supervision, "RESTARTS", Backoff(attempts=sys.maxsize, first=0.001, most=0.001))
+    monkeypatch.setattr(backoff, "RESTARTS", Backoff(attempts=sys.maxsize, first=0.001, most=0.001))
 
 
 def observed(kind, facts):
@@ -322,7 +322,7 @@ async def test_a_plain_function_that_hangs_is_reported_once():
 
 @pytest.mark.parametrize("beside", [False, True], ids=["in a handler", "in a task beside it"])
 async def test_a_loop_of_its_own_that_is_blocked_is_reported_once_and_when_it_goes_on(monkeypatch, caplog, beside):
-    monkeypatch.setattr(heartbeat, "SHORTEST_LIMIT", 0.05)
+    monkeypatch.setattr(thread_module, "SHORTEST_LIMIT", 0.05)
     release, facts, threads = threading.Event(), [], set()
 
     def blocks_here():
@@ -377,7 +377,7 @@ async def test_a_loop_of_its_own_that_is_blocked_is_reported_once_and_when_it_go
 
 
 async def test_a_loop_of_its_own_that_is_blocked_until_the_end_is_left(monkeypatch):
-    monkeypatch.setattr(heartbeat, "SHORTEST_LIMIT", 0.02)
+    monkeypatch.setattr(thread_module, "SHORTEST_LIMIT", 0.02)
     monkeypatch.setattr(thread_module, "THREAD_GRACE", 0.02)
     release, facts = threading.Event(), []
 

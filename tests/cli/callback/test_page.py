@@ -22,8 +22,7 @@ from rbim.callbacks.inbox.protocols import Counts
 from rbim.callbacks.observers import DeadLettered, Handled, HandlingEnded, HandlingFailed, HandlingStarted
 from rbim.callbacks.receiver.receiver import Receiver
 from rbim.callbacks.signature import Policy, sign
-from rbim.cli.callback.page.deliveries import KEPT, MOST_OF_BODY, Deliveries
-from rbim.cli.callback.page.page import CallbackPage, PageFacts
+from rbim.cli.callback.page.page import KEPT, MOST_OF_BODY, CallbackPage, Deliveries, PageFacts
 from rbim.cli.exit_codes import Exit
 from rbim.page.events import Feed
 

@@ -7,7 +7,7 @@ import zlib
 from datetime import datetime
 
 from rbim.callbacks.delivery import delivery_of
-from rbim.jetstream.letters import Letter
+from rbim.jetstream.archive import Letter
 from rbim.jetstream.messages import DEAD, MESSAGE_ID, dead_header, fitting, headers_of, stored
 from tests.fuzz.broken import require
 
