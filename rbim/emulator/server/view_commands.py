@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from rbim.emulator.copies.log import DeliveryAttempt
+    from rbim.emulator.exchanges import Exchange
     from rbim.emulator.platform.state import Group, Task
-    from rbim.emulator.request_log import Exchange, RecordedRequest
+    from rbim.emulator.request_log import RecordedRequest
 
 __all__ = ["COMMANDS", "MASK", "MOST", "without_token"]
 
