@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from rbim._support.asgi import Receive, Scope, Send
     from rbim.clock import Clock
+    from rbim.emulator.exchanges import ExchangeLog
     from rbim.emulator.platform.service import Platform, ServedAnswer
-    from rbim.emulator.request_log import ExchangeLog
 
 __all__ = ["BODILESS", "CONNECTION", "RECORD", "EmulatorApp", "RequestConnection", "failure", "write"]
 

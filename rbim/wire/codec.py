@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rbim.dialect import Dialect
     from rbim.http import Request, Response
 
-__all__ = ["MAX_VALUES", "SUCCESS", "Codec", "code_of", "document_of", "retry_after", "wrong_origin"]
+__all__ = ["SUCCESS", "Codec", "wrong_origin"]
 
 LONGEST_WAIT = 86_400.0
 """Seconds of a ``Retry-After`` that count: a longer one becomes a day."""
@@ -47,7 +47,7 @@ _NUMBER = r"[0-9]+(\.[0-9]+)?"
 _BETWEEN = r",(?!\s*[0-9]{1,2}[ -][A-Za-z])"  # a comma, except that of a date: `Fri, 02 Jan 2026`, `Friday, 02-Jan-26`
 
 
-def retry_after(text: str | None, clock: Clock) -> float | None:
+def _retry_after(text: str | None, clock: Clock) -> float | None:
     """Return a ``Retry-After`` header as seconds from now, at most a day, or None if it is missing or unreadable.
 
     The header is a number of seconds or an HTTP date, in each of the three forms of RFC 9110. A fraction is rounded up; of
@@ -79,7 +79,7 @@ DIGITS = 6
 """Digits of a status code."""
 
 
-def code_of(value: object) -> str | None:
+def _code_of(value: object) -> str | None:
     """Return the code in a field of an answer, or None; a code of zeros may have lost some, a number all of them."""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:0{DIGITS}d}"
@@ -93,7 +93,7 @@ MAX_VALUES = 120_000
 15,000 groups with all their fields has fewer."""
 
 
-def document_of(body: bytes) -> tuple[dict[str, Any] | None, str]:
+def _document_of(body: bytes) -> tuple[dict[str, Any] | None, str]:
     """Return the JSON object of an answer, or None, and the reason why it cannot be read, or not as it was written.
 
     A body that is not UTF-8 is read as GB18030 (which includes GBK and GB 2312); if it is not that either, the bytes that
@@ -274,9 +274,9 @@ class Codec:
         if known is not None and known[0] == response.body and response.status == OK:
             return self._answer(op, known[2], known[1].copy(), response, plain=known[2].plain)
         plan = self._plan_of(op)
-        document, reason = document_of(response.body)
-        code = None if document is None else code_of(document.get(op.endpoint.code))
-        other = None if document is None or plan.other_code is None else code_of(document.get(plan.other_code))
+        document, reason = _document_of(response.body)
+        code = None if document is None else _code_of(document.get(op.endpoint.code))
+        other = None if document is None or plan.other_code is None else _code_of(document.get(plan.other_code))
         if other is not None and other != SUCCESS and other not in self.dialect.codes:
             other = None  # another field of that name
         if code != SUCCESS or response.status != OK or reason or (other is not None and other != SUCCESS):
@@ -328,7 +328,7 @@ class Codec:
     ) -> RbimError:
         """Return the error for an answer that is no success; ``other``: the code in the other family's field."""
         status = response.status
-        wait = retry_after(response.headers.get("retry-after"), self.clock)
+        wait = _retry_after(response.headers.get("retry-after"), self.clock)
         outcome = Outcome.UNKNOWN if status in UNCERTAIN or SUCCESS in {code, other} else Outcome.REFUSED
         code = other if code is None and other != SUCCESS else code
         refused_by_status = status in CLIENT_ERRORS and outcome is Outcome.REFUSED

@@ -53,7 +53,7 @@ from rbim.operations.groups import (
     SetMemberRole,
     Success,
 )
-from rbim.wire.codec import MAX_VALUES, Codec, retry_after
+from rbim.wire.codec import MAX_VALUES, Codec, _retry_after
 from rbim.wire.converter import Converters
 
 
@@ -543,13 +543,13 @@ def test_a_table_of_ones_own_is_honoured():
     ],
 )
 def test_retry_after_in_seconds_as_a_date_or_as_neither(text, seconds):
-    assert retry_after(text, FixedClock()) == seconds
+    assert _retry_after(text, FixedClock()) == seconds
 
 
 @settings(deadline=None)
 @given(text=st.text() | st.from_regex(r"(\w{3}, )?\d+ Jan \d+ \d+:\d+(:\d+)? [-+]?\w+") | st.from_regex(r"[\d., ;]*"))
 def test_no_retry_after_whatever_raises(text):
-    seconds = retry_after(text, FixedClock())
+    seconds = _retry_after(text, FixedClock())
     assert seconds is None or 0 <= seconds < float("inf")
 
 

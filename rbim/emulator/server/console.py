@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from rbim.emulator.clock import EmulatedClock
-from rbim.emulator.request_log import ExchangeLog
+from rbim.emulator.exchanges import ExchangeLog
 from rbim.emulator.server.commands import PREFIX, ControlContext
 from rbim.emulator.server.view_commands import without_token
 from rbim.operations.base import fields_of

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from rbim.emulator.copies.log import DeliveryAttempt
+    from rbim.emulator.exchanges import Exchange
     from rbim.emulator.platform.state import Group, Task
-    from rbim.emulator.request_log import Exchange, RecordedRequest
+    from rbim.emulator.request_log import RecordedRequest
 
 __all__ = ["COMMANDS", "MASK", "MOST", "without_token"]
 

@@ -9,8 +9,8 @@ from helpers.emulators import client_of
 from helpers.rawclient import JSON, ask, connected, http, signed
 from rbim import GroupType
 from rbim.emulator import EmulatedClock, Emulator
+from rbim.emulator.exchanges import FEW
 from rbim.emulator.faults.requests import Fault, Latency
-from rbim.emulator.request_log import FEW
 from rbim.emulator.server.commands import ABOUT, ControlContext
 from rbim.emulator.server.console import KEPT, Console
 from rbim.emulator.server.server import serve

@@ -14,9 +14,9 @@ from helpers.rawclient import JSON, ask, http, signed
 from rbim import Credentials, GroupType
 from rbim.dialect import Dialect
 from rbim.emulator import EmulatedClock, Emulator
+from rbim.emulator.exchanges import FEW, KEPT, LONGEST
 from rbim.emulator.faults.copies import CopyFault, Duplicate, Stale
 from rbim.emulator.faults.requests import Fault, Latency, ResetBefore, Status
-from rbim.emulator.request_log import FEW, KEPT, LONGEST
 from rbim.emulator.server.control import Control
 from rbim.emulator.server.server import serve
 from rbim.emulator.server.view_commands import MASK, as_curl

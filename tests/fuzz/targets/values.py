@@ -11,7 +11,7 @@ from typing import Any
 from rbim import CHINA
 from rbim.callbacks.events.fields import accounts, flag
 from rbim.clock import SystemClock
-from rbim.wire.codec import retry_after
+from rbim.wire.codec import _retry_after
 from rbim.wire.quirks import read_count, read_date, read_flag, read_members, read_number, read_text, write_date
 from rbim.wire.rows import EntryShape
 from tests.fuzz.broken import require
@@ -170,7 +170,7 @@ DATE = re.compile(r"\A[A-Za-z]+, (?=[0-9])")  # its comma is not one between val
 
 
 def _wait(text: str) -> None:
-    found = retry_after(text, Clock())
+    found = _retry_after(text, Clock())
     require(found is None or 0 <= found <= 86_400, "a wait out of range", text, found)
     if _digits(text):
         require(found == min(86_400, int(text)), "another wait", text, found)
