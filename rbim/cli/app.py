@@ -37,7 +37,7 @@ def build(words: Sequence[str] = ()) -> App:
     )
     for name, (where, summary) in COMMANDS.items():
         if where is None:
-            app.register_install_completion_command(name=name, help=summary)
+            app.register_install_completion_command(name=name, help=summary)  # pyright: ignore[reportUnknownMemberType]
         else:
             app.command(where, name=name, **({"help_epilogue": EPILOGUES[name]} if name in EPILOGUES else {}))
     own = COMMANDS.get(words[0]) if words else None

@@ -66,7 +66,7 @@ WORDS = {
     "config path": ["config", "path"],
     "config trust": ["config", "trust"],
     "config untrust": ["config", "untrust"],
-    "completion": ["completion", "bash"],
+    "completion": ["completion", "--shell", "fish", "--output"],
     "groups create": ["groups", "create", "--name", "n", "--type", "2"],
     "groups modify": ["groups", "modify", "g1", "--name", "n", "--permission", "open"],
     "groups delete": ["groups", "delete", "g1", "--yes"],
@@ -111,7 +111,7 @@ async def fails(event: Event) -> None:
     raise ValueError(f"no room for {event}")
 """
 WITHOUT_JSON = {"completion", "callback explain", "callback replay", "callback send"}
-NUMBERED = {"show": ("1",), "requeue": ("1",), "discard": ("1", "--yes"), "purge": ("--yes",)}
+NUMBERED = {"show": ("1",), "requeue": ("1",), "discard": ("1", "--yes")}
 
 
 def _in_each_environment(name, words, world):
@@ -128,6 +128,8 @@ def _in_each_environment(name, words, world):
 def _words(name, world):
     """Return the words of a command, with a file or address of this world at the end where it needs one."""
     words = WORDS[name]
+    if name == "completion":
+        return [*words, world.path("rbim.fish")]
     if name in {"config trust", "config untrust"}:
         file = world.path("rbim.toml")
         token = SECRETS["application token"]

@@ -21,7 +21,6 @@ NO_NAME = f"{HERE}::test_a_temporary_file_of_a_job_has_no_name_and_no_reader"
 FOLDER = f"{HERE}::test_a_temporary_folder_is_for_the_user_alone"
 READS_ONLY = f"{HERE}::test_a_place_that_reads_does_not_write"
 DISCARDS = f"{HERE}::test_a_place_that_discards_writes_to_the_null_device"
-ZSH = "tests/cli/test_completion.py::test_zsh_is_set_up_where_it_reads_its_files"
 CONFORMANCE = f"{HERE}::test_the_servers_of_the_conformance_suite_bind_the_loopback"
 
 FILES = {
@@ -55,9 +54,6 @@ FILES = {
     "cli/jobs/page/content.py: csv_of: TemporaryFile": (
         "tests/cli/jobs/test_page.py::test_the_file_of_a_download_has_no_name_and_no_reader",
     ),
-    # the user's own start-up file, which a shell reads; nothing of rbim's is in it but the folder of the script
-    "cli/completion.py: _load_in_zsh: mkdir": (ZSH,),
-    "cli/completion.py: _load_in_zsh: write_text": (ZSH,),
     # reports and states
     "bulk/report/plot.py: plot_report: private_stream": (REPORT, REPORT_UNREADABLE),
     "cli/jobs/files.py: _written: private_stream": (REPORT, REPORT_UNREADABLE),
