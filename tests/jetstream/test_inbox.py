@@ -20,7 +20,7 @@ from helpers.paths import ROOT
 from rbim.callbacks import LeaseLost
 from rbim.emulator.clock import START, EmulatedClock
 from rbim.errors import InvalidRequest
-from rbim.jetstream import JetStreamInbox, NatsSettings, reader as reading
+from rbim.jetstream import JetStreamInbox, NatsSettings, partition as reading
 from rbim.jetstream.connection import EngineAway
 from rbim.jetstream.messages import Subjects, headers_of, message_id, stored
 from rbim.jetstream.nats_py import KeyWrongLastSequenceError

@@ -548,10 +548,10 @@ class Client:
 
 def install(world: World) -> None:
     """Let rbim use the stand-in, and draw its random names from a stream of the world."""
-    from rbim.jetstream import archive, backlog, connection, reader
+    from rbim.jetstream import archive, backlog, connection, partition
 
     Client.numbers = itertools.count(1)
     connection.Client = Client  # type: ignore[misc,assignment]
     draw = world.stream("names")
-    for module in (archive, backlog, reader):
+    for module in (archive, backlog, partition):
         module.token_hex = lambda count: draw.randbytes(count).hex()  # type: ignore[attr-defined]
