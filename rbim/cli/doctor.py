@@ -58,7 +58,7 @@ Seconds = Annotated[float, Parameter(validator=Number(gt=0, lte=60))]
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
 
 
-class Check(NamedTuple):
+class _Check(NamedTuple):
     """The result of a check: its ``state`` (a key of STYLES), a text, and what to do, if anything."""
 
     name: str
@@ -83,7 +83,7 @@ def doctor(*, via: str | None = None, timeout: Seconds = 5.0, as_json: Json = Fa
     as_json
         Print the checks as one JSON object.
     """
-    checks: list[Check] = []
+    checks: list[_Check] = []
 
     async def run() -> None:
         async for check in _checks(via, timeout):
@@ -101,7 +101,7 @@ def doctor(*, via: str | None = None, timeout: Seconds = 5.0, as_json: Json = Fa
     return Exit.REFUSED if failed else Exit.DONE
 
 
-def _print(check: Check) -> None:
+def _print(check: _Check) -> None:
     """Write a check to standard output at once, folded at the width of the terminal."""
     from rich.text import Text
 
@@ -115,26 +115,26 @@ def _print(check: Check) -> None:
 
 async def _checks(  # one check after the other
     via: str | None, seconds: float
-) -> AsyncIterator[Check]:
+) -> AsyncIterator[_Check]:
     """Yield the result of each check, in order; one that needs an earlier one is skipped if that one failed."""
-    yield Check("versions", "ok", f"rbim {__version__}, Python {platform.python_version()} on {platform.system()}")
+    yield _Check("versions", "ok", f"rbim {__version__}, Python {platform.python_version()} on {platform.system()}")
     warnings: list[str] = []
     try:
         config = configuration(warnings.append)
     except InvalidRequest as error:
         advice = "; ".join(getattr(error, "__notes__", ())) or "`rbim config path` lists the files"
-        yield Check("configuration", "fail", error.message, advice)
+        yield _Check("configuration", "fail", error.message, advice)
         return
     found = ", ".join(str(place.path) for place in config.places if place.exists) or "none"
     variables = ", ".join(sorted({s.source.variable for s in config.values.values() if s.source.variable})) or "none"
-    yield Check("configuration", "ok", f"profile: {config.profile or 'none'}; files: {found}; variables: {variables}")
+    yield _Check("configuration", "ok", f"profile: {config.profile or 'none'}; files: {found}; variables: {variables}")
     for warning in warnings:
         text, _, advice = warning.rpartition(". ")
-        yield Check("files", "warn", text or advice, advice if text else "")
+        yield _Check("files", "warn", text or advice, advice if text else "")
     if config.missing:
-        yield Check("settings", "fail", "; ".join(config.missing), HOW_TO_CONFIGURE)
+        yield _Check("settings", "fail", "; ".join(config.missing), HOW_TO_CONFIGURE)
     else:
-        yield Check("settings", "ok", f"base URL {_named(config, 'base_url')}, application {_named(config, 'app_id')}")
+        yield _Check("settings", "ok", f"base URL {_named(config, 'base_url')}, application {_named(config, 'app_id')}")
     reached = config["base_url"] is not None
     for name, key in (("connection", "base_url"), ("connection of calls", "call_base_url")):
         if config[key] is not None and (key == "base_url" or config[key] != config["base_url"]):
@@ -143,7 +143,7 @@ async def _checks(  # one check after the other
                 yield check
     if config.missing or not reached:
         cause = "the platform was not reached" if not reached else "the configuration is not complete"
-        yield Check("credentials", "skip", cause)
+        yield _Check("credentials", "skip", cause)
     else:
         yield await _ask(config, seconds)
     yield _callbacks(config)
@@ -157,7 +157,7 @@ def _named(config: Config, key: str) -> str:
     return f"{setting.value} ({f'flag {flag_of(key)}' if setting.source.argument else setting.source})"
 
 
-async def _reach(name: str, url: str, config: Config, seconds: float) -> AsyncIterator[Check]:
+async def _reach(name: str, url: str, config: Config, seconds: float) -> AsyncIterator[_Check]:
     """Send one unsigned request to an address, as calls are sent: it shows the way there, and the clock at its end."""
     from rbim.http import Request
     from rbim.transports._shared.network import proxy_for
@@ -166,28 +166,28 @@ async def _reach(name: str, url: str, config: Config, seconds: float) -> AsyncIt
     parts = urlsplit(url)
     if parts.scheme == "http" and parts.hostname not in {"localhost", "127.0.0.1", "::1"}:
         text = f"{parts.hostname} is used without TLS: others on the way can read requests and repeat them"
-        yield Check("address", "warn", text, "Use https:// if the platform offers it")
+        yield _Check("address", "warn", text, "Use https:// if the platform offers it")
     origin = f"{parts.scheme}://{parts.netloc}"
     proxy = proxy_for(origin, None, trust_env=True)
     if proxy is not None:
         through = urlsplit(proxy)
-        yield Check("proxy", "ok", f"requests go through {through.hostname}:{through.port}, as the environment says")
+        yield _Check("proxy", "ok", f"requests go through {through.hostname}:{through.port}, as the environment says")
     try:
         async with transport_named(config["transport"]) as transport:
             began = time.time()
             response = await transport.send(Request(method="GET", origin=origin, path="/"), timeout=seconds)
     except (RbimError, MissingExtra, ModuleNotFoundError) as error:
         text, _, advice = getattr(error, "message", str(error)).partition("): ")
-        yield Check(name, "fail", text + (")" if advice else ""), advice or "Check the address")
+        yield _Check(name, "fail", text + (")" if advice else ""), advice or "Check the address")
         return
     took = time.time() - began
     server = response.headers.get("server", "")
-    yield Check(name, "ok", f"{origin} answered in {took * 1000:.0f} ms{f' (Server: {server})' if server else ''}")
+    yield _Check(name, "ok", f"{origin} answered in {took * 1000:.0f} ms{f' (Server: {server})' if server else ''}")
     if name == "connection":
         yield _clock(response.headers.get("date"), began + took / 2, emulated=server == EMULATED)
 
 
-async def _ask(config: Config, seconds: float) -> Check:
+async def _ask(config: Config, seconds: float) -> _Check:
     """Search for a group: it shows whether the platform accepts the credentials."""
     from rbim.client.retry import Retry
     from rbim.operations.groups import SearchPublicGroups
@@ -195,7 +195,7 @@ async def _ask(config: Config, seconds: float) -> Check:
     try:
         client = make_client(config, retry=Retry(attempts=1), timeout=seconds, deadline=seconds)
     except InvalidRequest as error:
-        return Check("credentials", "fail", error.message, "Correct this setting")
+        return _Check("credentials", "fail", error.message, "Correct this setting")
     began = time.perf_counter()
     try:
         async with client:
@@ -203,10 +203,10 @@ async def _ask(config: Config, seconds: float) -> Check:
     except RbimError as error:
         return _failed(error)
     took = (time.perf_counter() - began) * 1000
-    return Check("credentials", "ok", f"accepted: a search was answered in {took:.0f} ms")
+    return _Check("credentials", "ok", f"accepted: a search was answered in {took:.0f} ms")
 
 
-def _failed(error: RbimError) -> Check:
+def _failed(error: RbimError) -> _Check:
     """Return the check for an error of the search."""
     state, advice = "fail", "Run it again later, or give it more time: --timeout"
     match error:
@@ -228,43 +228,43 @@ def _failed(error: RbimError) -> Check:
         case _:
             pass
     text = f"{error.operation}: {error.message}" if error.operation else error.message
-    return Check("credentials", state, text, advice)
+    return _Check("credentials", state, text, advice)
 
 
-def _clock(date: str | None, now: float, *, emulated: bool) -> Check:
+def _clock(date: str | None, now: float, *, emulated: bool) -> _Check:
     """Compare this machine's time, in epoch seconds, with the Date header of an answer."""
     if date is None:
-        return Check("clock", "skip", "there was no answer with a Date header")
+        return _Check("clock", "skip", "there was no answer with a Date header")
     try:
         theirs = parsedate_to_datetime(date)
     except ValueError:
-        return Check("clock", "warn", "the Date header of the answer cannot be read")
+        return _Check("clock", "warn", "the Date header of the answer cannot be read")
     theirs = theirs if theirs.tzinfo is not None else theirs.replace(tzinfo=UTC)
     ahead = now - theirs.timestamp() - 0.5  # the header is cut to whole seconds
     whose = "the emulated clock of the emulator" if emulated else "the platform's"
     if abs(ahead) <= EXACT:
-        return Check("clock", "ok", f"within {max(1, round(abs(ahead)))} s of {whose}")
+        return _Check("clock", "ok", f"within {max(1, round(abs(ahead)))} s of {whose}")
     text = f"this machine's clock is {abs(ahead):,.0f} s {'ahead of' if ahead > 0 else 'behind'} {whose}"
     if emulated:
-        return Check("clock", "warn", text, "If the emulator refuses timestamps, advance its clock or start it again")
+        return _Check("clock", "warn", text, "If the emulator refuses timestamps, advance its clock or start it again")
     advice = "Set the clock (NTP): signatures of requests and of callbacks depend on it"
-    return Check("clock", "fail" if abs(ahead) > FAR else "warn", text, advice)
+    return _Check("clock", "fail" if abs(ahead) > FAR else "warn", text, advice)
 
 
-def _callbacks(config: Config) -> Check:
+def _callbacks(config: Config) -> _Check:
     """Return how many applications' signatures on callbacks are accepted."""
     try:
         found = config.callback_credentials()
     except InvalidRequest as error:
         if config["callback_credentials_file"] is None:
-            return Check("callbacks", "skip", "they need the credentials of the application, or a file with others")
-        return Check("callbacks", "fail", error.message, 'The file holds [{"app_id": "...", "app_token": "..."}]')
+            return _Check("callbacks", "skip", "they need the credentials of the application, or a file with others")
+        return _Check("callbacks", "fail", error.message, 'The file holds [{"app_id": "...", "app_token": "..."}]')
     names = ", ".join(dict.fromkeys(each.app_id for each in found))
-    return Check("callbacks", "ok", f"signatures of {names} are accepted (tokens: {len(found)})")
+    return _Check("callbacks", "ok", f"signatures of {names} are accepted (tokens: {len(found)})")
 
 
-async def _nats_servers(via: str, config: Config, seconds: float) -> AsyncIterator[Check]:
-    """Check whether each server of a location such as nats://h1,h2/copies answers. Nothing is created on them."""
+async def _nats_servers(via: str, config: Config, seconds: float) -> AsyncIterator[_Check]:
+    """_Check whether each server of a location such as nats://h1,h2/copies answers. Nothing is created on them."""
     try:
         settings = nats_settings(config)
         from rbim.jetstream.connection import Connection
@@ -275,7 +275,7 @@ async def _nats_servers(via: str, config: Config, seconds: float) -> AsyncIterat
             for server in location(via)[0]
         }
     except (InvalidRequest, MissingExtra) as error:
-        yield Check("nats servers", "fail", getattr(error, "message", str(error)), "Correct --via, or the setting")
+        yield _Check("nats servers", "fail", getattr(error, "message", str(error)), "Correct --via, or the setting")
         return
     for server, connection in connections.items():
         async with connection:
@@ -284,7 +284,7 @@ async def _nats_servers(via: str, config: Config, seconds: float) -> AsyncIterat
                     await connection.jetstream()
             except TimeoutError:
                 cause = connection.failure or f"no answer within {seconds:g} s"
-                check = Check("nats servers", "fail", f"{server}: {cause}", NATS_ADVICE)
+                check = _Check("nats servers", "fail", f"{server}: {cause}", NATS_ADVICE)
             else:
-                check = Check("nats servers", "ok", f"{server} answers, with JetStream")
+                check = _Check("nats servers", "ok", f"{server} answers, with JetStream")
         yield check

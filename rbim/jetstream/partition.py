@@ -48,7 +48,7 @@ class Gap(Exception):
     """Messages were missed, or the consumer is gone: begin again after the last message that was read."""
 
 
-def reader_name() -> str:
+def _reader_name() -> str:
     """Return a name for a consumer that no other one has."""
     return f"r{token_hex(8)}"
 
@@ -68,7 +68,7 @@ class Reader:
         self._stream = stream
         self._subject = subject
         self._start = start
-        self._name = name or reader_name()
+        self._name = name or _reader_name()
         self._inbox = client.new_inbox()
         self._arrived: deque[Msg] = deque()
         self._news = asyncio.Event()
@@ -354,14 +354,14 @@ class Partition:
         return 0
 
     async def _read(self) -> None:
-        subjects, name = self._streams.subjects, reader_name()
+        subjects, name = self._streams.subjects, _reader_name()
         while True:
             try:
                 jetstream = await self._streams.jetstream()
                 client = self._streams.connection.client
                 subject, start = subjects.of_partition(self.number), self.record.read + 1
                 async with Reader(client, jetstream, subjects.events, subject, start, name) as reader:
-                    name = reader_name()  # of the next one: this one begins to read
+                    name = _reader_name()  # of the next one: this one begins to read
                     while True:
                         await self._wait_for_room()
                         for sequence, message in await reader.read():

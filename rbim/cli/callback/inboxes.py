@@ -30,7 +30,7 @@ def is_on_servers(inbox: str) -> bool:
     return inbox.startswith(("nats://", "tls://"))
 
 
-async def existing_on_servers(inbox: str) -> JetStreamInbox | None:
+async def _existing_on_servers(inbox: str) -> JetStreamInbox | None:
     """Return the inbox at a location, as it is there and not entered; None if there is none.
 
     Raises InvalidRequest, MissingExtra without the extra, and ConnectionError if no server answers.
@@ -60,7 +60,7 @@ def inbox_of(inbox: str, *, takeover: float | None = None) -> SqliteInbox | JetS
     import anyio
 
     try:
-        found = anyio.run(existing_on_servers, inbox)
+        found = anyio.run(_existing_on_servers, inbox)
     except ConnectionError:
         found = None
     if found is None:
@@ -94,13 +94,13 @@ class Unusable(Exception):
     code = Exit.USAGE
 
 
-async def opened_archive(inbox: str) -> AbstractAsyncContextManager[Archive]:
+async def _opened_archive(inbox: str) -> AbstractAsyncContextManager[Archive]:
     """Return the inbox that a text names, to be entered: a file, or one on servers. Raises Unusable if there is none.
 
     Raises ConnectionError if no server answers.
     """
     if is_on_servers(inbox):
-        found = await existing_on_servers(inbox)
+        found = await _existing_on_servers(inbox)
         if found is None:
             print_error(f"{inbox}: there is no such inbox on the servers; give the inbox of rbim callback serve")
             raise Unusable
@@ -124,7 +124,7 @@ def with_archive(inbox: str, use: Callable[[Archive], Awaitable[T]]) -> T:
     import anyio
 
     async def used() -> T:
-        async with await opened_archive(inbox) as archive:
+        async with await _opened_archive(inbox) as archive:
             return await use(archive)
 
     try:

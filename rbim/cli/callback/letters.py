@@ -42,13 +42,17 @@ if TYPE_CHECKING:
 __all__ = [
     "PAGE",
     "Choice",
+    "discard",
     "headline",
     "letter_body",
     "letter_document",
     "letters",
+    "list_letters",
+    "requeue",
     "requeue_all",
     "requeue_each",
     "short_conversation",
+    "show",
 ]
 
 PAGE = 500

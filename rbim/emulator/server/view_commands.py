@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rbim.emulator.platform.state import Group, Task
     from rbim.emulator.request_log import RecordedRequest
 
-__all__ = ["COMMANDS", "MASK", "MOST", "without_token"]
+__all__ = ["COMMANDS", "MASK", "MOST", "as_curl", "without_token"]
 
 MOST = 200
 """Entries of a list."""

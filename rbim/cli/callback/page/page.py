@@ -73,7 +73,7 @@ REFUSALS = (400, 401, 405, 413, 415)
 
 
 @define(eq=False)
-class Seen:
+class _Seen:
     """One delivery. ``state`` is what happened to its event since: see the page's texts."""
 
     number: int
@@ -112,7 +112,7 @@ class Seen:
 
 
 @define(eq=False)
-class Counters:
+class _Counters:
     """Counts since the command began."""
 
     deliveries: int = 0
@@ -126,7 +126,7 @@ class Counters:
     in_work: int = 0
 
 
-_current: ContextVar[Seen | None] = ContextVar("rbim_delivery_seen", default=None)
+_current: ContextVar[_Seen | None] = ContextVar("rbim_delivery_seen", default=None)
 
 
 class Deliveries:
@@ -140,14 +140,14 @@ class Deliveries:
     def __init__(
         self, feed: Feed, monotonic: Callable[[], float], now: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
-        self.counters = Counters()
+        self.counters = _Counters()
         self._monotonic = monotonic
         self._now = now
-        self._stream: Stream[Seen] = feed.stream("deliveries", KEPT, Seen.document)
+        self._stream: Stream[_Seen] = feed.stream("deliveries", KEPT, _Seen.document)
         self._changes: Stream[dict[str, Any]] = feed.stream("changes", KEPT, dict)
-        self._by_key: OrderedDict[str, deque[Seen]] = OrderedDict()  # an event may be delivered again
+        self._by_key: OrderedDict[str, deque[_Seen]] = OrderedDict()  # an event may be delivered again
         self._results: OrderedDict[str, _Result] = OrderedDict()  # a handler may end before the answer to the delivery
-        self._refused: deque[Seen] = deque(maxlen=KEPT_REFUSED)
+        self._refused: deque[_Seen] = deque(maxlen=KEPT_REFUSED)
         self._recent: deque[float] = deque()
 
     def rate(self) -> float:
@@ -157,7 +157,7 @@ class Deliveries:
             self._recent.popleft()
         return len(self._recent) / WINDOW
 
-    def refused(self, number: int) -> Seen | None:
+    def refused(self, number: int) -> _Seen | None:
         """Return a refused delivery, with its headers and its body, if it is still kept."""
         return next((each for each in self._refused if each.number == number), None)
 
@@ -172,7 +172,7 @@ class Deliveries:
             self._recent.append(self._monotonic())
             if len(self._recent) > MOST_RECENT:
                 self.rate()
-            seen, began, parts = Seen(self.counters.deliveries, self._now()), self._monotonic(), _Parts()
+            seen, began, parts = _Seen(self.counters.deliveries, self._now()), self._monotonic(), _Parts()
 
             async def received() -> MutableMapping[str, Any]:
                 return parts.add(await receive())
@@ -192,7 +192,7 @@ class Deliveries:
 
         return noted
 
-    def _ended(self, seen: Seen, scope: Scope, body: bytes | None) -> None:
+    def _ended(self, seen: _Seen, scope: Scope, body: bytes | None) -> None:
         counters = self.counters
         if seen.status == ACCEPTED:
             counters.accepted += 1
