@@ -264,7 +264,7 @@ def _callbacks(config: Config) -> _Check:
 
 
 async def _nats_servers(via: str, config: Config, seconds: float) -> AsyncIterator[_Check]:
-    """_Check whether each server of a location such as nats://h1,h2/copies answers. Nothing is created on them."""
+    """Check whether each server of a location such as nats://h1,h2/copies answers. Nothing is created on them."""
     try:
         settings = nats_settings(config)
         from rbim.jetstream.connection import Connection
