@@ -256,9 +256,11 @@ def _wrong_checksum(delivery: _Delivery) -> str:
             f"CheckSum matches none of the tokens configured here. The body's sender belongs to application"
             f" {one_line(sender, 80)}, which is not configured here: add its AppId and AppToken"
         )
+    count = len(delivery.credentials)
+    which = "does not match the token" if count == 1 else f"matches none of the {count} tokens"
     return (
-        f"CheckSum matches none of the {len(delivery.credentials)} tokens configured here, and no usual mistake explains it:"
-        " a token was renewed, or it is the account's token in place of the application's. Compare them with the console"
+        f"CheckSum {which} configured here, and no usual mistake explains it: a token was renewed, or it is"
+        " the account's token in place of the application's. Compare them with the console"
     )
 
 

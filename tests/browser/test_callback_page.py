@@ -40,7 +40,7 @@ async def test_deliveries_appear_as_they_come_and_refused_ones_are_explained(rec
     await receiver.send(FORGED, msgId="m2")
     await expect(rows.first).to_contain_text("401")
     await expect(rows.first).to_contain_text(
-        "CheckSum does not match the token configured here, and no usual mistake explains it."
+        "CheckSum does not match the token configured here, and no usual mistake explains it: a token was renewed"
     )
     await receiver.send(msgId="m3", to=HOSTILE)
     await expect(rows.first).to_contain_text("team/<script>alert(1)</script>U+202Eg")

@@ -149,7 +149,7 @@ def test_how_a_checksum_was_computed():
         (f"with AppId {OTHER} and the AppToken of application {APP}", of(OTHER, TOKEN, DIGEST, TIME), both),
         (f"with AppId {APP}, which is not configured here, and", [headers()], {"by": mistyped}),
         (f"belongs to application {APP}, which is not configured here: add", [headers()], {"by": THEIRS}),
-        ("none of the 1 tokens configured here", of("x"), {}),
+        ("does not match the token configured here", of("x"), {}),
         ("none of the 2 tokens configured here, and no usual mistake", of("x"), both),
     ]])  # fmt: skip
     assert APP not in say(headers(), by=swapped).text
