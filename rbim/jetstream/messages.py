@@ -193,7 +193,7 @@ def fitting(headers: dict[str, str], body: bytes, most: int) -> bytes:
 def dead_header(attempts: int, error: str) -> str:
     """Return the value of the header of a dead letter, with the end of the traceback."""
     value = json.dumps((attempts, error[-LONGEST_HEAD:]))
-    return value if len(value) <= LONGEST_HEAD else json.dumps((attempts, error[-LONGEST_HEAD // 6 :]))  # \\uXXXX each
+    return value if len(value) <= LONGEST_HEAD else json.dumps((attempts, error[-LONGEST_HEAD // 6 :]))  # \uXXXX each
 
 
 def attempts_of(sequence: int, headers: Mapping[str, str]) -> tuple[int, str]:
