@@ -50,7 +50,7 @@ from rbim.bulk import Done, InviteJob, RowFile, fan_out, open_job
 from rbim.bulk.dispatcher import Dispatcher
 from rbim.bulk.journal.journal import Journal
 from rbim.bulk.journal.loading import Loaded
-from rbim.bulk.pace.controller import PaceController
+from rbim.bulk.pace import Pace
 from rbim.bulk.progress import RunCounts
 from rbim.bulk.settings import JobSettings
 from rbim.bulk.work import AccountState
@@ -124,7 +124,7 @@ async def whole_job(path: Path, port: int | None) -> dict[str, float]:
         ((created, loaded),) = file.execute("SELECT created, loaded FROM job")
         ((began, ended, why),) = file.execute("SELECT began, ended, why FROM run")
         ((requests, answered),) = file.execute("SELECT count(*), sum(outcome = 1) FROM request")
-        ((rows, done),) = file.execute("SELECT sum(size), sum(size * (state = 1)) FROM chunk")
+        ((rows, done),) = file.execute("SELECT count(*), sum(state = 1) FROM account")
     assert (why, answered, done) == ("done", requests, rows)
     return {
         "idle": idle,
@@ -227,7 +227,7 @@ async def without_journal(
         sender=parts.sender,
         journal=journal,
         commits=commits,
-        pace=PaceController(concurrency=settings.concurrency, adaptive=settings.adaptive),
+        pace=Pace(concurrency=settings.concurrency, adaptive=settings.adaptive),
         counts=counts,
         settings=settings,
         clock=parts.clock,

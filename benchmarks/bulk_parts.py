@@ -70,17 +70,19 @@ class Unwritten:
         self._chunks = chunks
         self._numbers = count(1)
 
-    def plan(self, most: int, _accounts: int | None) -> list[Chunk]:
+    def next_chunks(self, most: int) -> list[Chunk]:
         """Return the next chunks."""
         found, self._chunks = self._chunks[:most], self._chunks[most:]
-        for chunk in found:
-            chunk.number = next(self._numbers)
         return found
 
-    def mark(self, *_: object) -> None:
-        """Keep nothing."""
+    def record(self, _ended: object, intents: list[Chunk], _closed: object) -> dict[object, int]:
+        """Number the requests, and keep nothing."""
+        for chunk in intents:
+            chunk.number = next(self._numbers)
+        return {}
 
-    mark_done = forget_mark = settle = sample = mark
+    def sample(self, *_: object) -> None:
+        """Keep nothing."""
 
 
 class AtOnce:
@@ -120,6 +122,7 @@ def loaded_journal(path: Path, sendings: list[Sending], settings: JobSettings) -
     journal = Journal(path, clock=SystemClock())
     journal.open()
     (loader,) = journal.commit([partial(journal.create, facts, parts.work.done_word)])
-    journal.commit([partial(loader.add, Columns.of(Row(group, each) for group, inside in sendings for each in inside))])
+    rows = [Row(group, each) for group, inside in sendings for each in inside]
+    journal.commit([partial(loader.add, Columns.of(rows, range(1, len(rows) + 1)))])
     journal.commit([partial(journal.loaded, loader, {})])
     journal.close()

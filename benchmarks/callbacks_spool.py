@@ -25,7 +25,7 @@ from benchmarks.results import Goal, Part, Table
 from benchmarks.slow_disk import missing, slow_disk
 from rbim.callbacks import Receiver, SqliteInbox, sign
 from rbim.callbacks.delivery import delivery_of
-from rbim.callbacks.receiver.spool import Spool, _SpoolInbox
+from rbim.callbacks.receiver.spool import Spool
 from rbim.clock import SystemClock
 from rbim.credentials import Credentials
 
@@ -97,16 +97,6 @@ def _deliveries(groups: int, many: int) -> Iterator[Delivery]:
         yield delivery_of(body_of(number, groups=groups), app_id=APP_ID, received=now)
 
 
-async def _accept_all(inbox: SqliteInbox, deliveries: Iterator[Delivery]) -> None:
-    async def accept() -> None:
-        for delivery in deliveries:
-            await inbox.accept(delivery)
-
-    async with anyio.create_task_group() as tasks:
-        for _ in range(TASKS):
-            tasks.start_soon(accept)
-
-
 async def _receive_all(receiver: Receiver[Any], groups: int, many: int) -> float:
     """Return the seconds in which a receiver accepts deliveries."""
     credentials, now = Credentials(app_id=APP_ID, app_token=TOKEN), datetime.now(UTC)
@@ -130,14 +120,17 @@ async def _rates(folder: Path, groups: int, many: int) -> tuple[float, float]:
     credentials = Credentials(app_id=APP_ID, app_token=TOKEN)
     async with Receiver(credentials=credentials, sink=SqliteInbox(folder / "accepted.db")) as receiver:
         accepting = await _receive_all(receiver, groups, many)
-    async with _SpoolInbox(folder / "spool.db") as waiting:
-        await _accept_all(waiting, _deliveries(groups, many))
-    async with SqliteInbox(folder / "forwarded.db") as inbox, _SpoolInbox(folder / "spool.db") as file:
-        began = time.perf_counter()
-        async with Spool(folder / "spool.db", inbox, clock=SystemClock(), budget=2.0):
-            while await file.conversations(1):  # noqa: ASYNC110  # another file's events are not seen here
-                await anyio.sleep(0.005)
-            forwarding = time.perf_counter() - began
+    async with SqliteInbox(folder / "forwarded.db") as inbox:
+        async with Spool(folder / "spool.db", inbox, clock=SystemClock(), budget=2.0) as spool:
+            stored = [spool.put(delivery) for delivery in _deliveries(groups, many)]
+            await stored[-1]()
+            began = time.perf_counter()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(spool.forward)
+                while spool.holds:  # noqa: ASYNC110  # nothing tells of its end
+                    await anyio.sleep(0.005)
+                forwarding = time.perf_counter() - began
+                tasks.cancel_scope.cancel()
         assert (await inbox.counts()).waiting == many
     return many / accepting, many / forwarding
 

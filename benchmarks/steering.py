@@ -16,7 +16,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from rbim.bulk.pace.controller import PaceController
+from rbim.bulk.pace import Pace
 from tests.helpers.platform_simulation import INVITE, Platform, simulate  # pyright: ignore[reportUnknownVariableType]  # no types
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def limits() -> None:
         for sigma in (0.0, 0.3):
             for retry_after in (None, 1.0):
                 platform = Platform(limit=always(LIMIT), latency=latency, sigma=sigma, retry_after=retry_after)
-                record = simulate(PaceController(concurrency=1000), platform, 75)
+                record = simulate(Pace(concurrency=1000), platform, 75)
                 name = f"{LIMIT}/s, {latency * 1000:g} ms{', noisy' * bool(sigma)}{', Retry-After: 1' * bool(retry_after)}"
                 line(name, record.rate(SETTLED, 75) / LIMIT, record.throttled(SETTLED, 75))
 
@@ -59,7 +59,7 @@ def changes() -> None:
                 latency=latency,
                 retry_after=retry_after,
             )
-            record = simulate(PaceController(concurrency=1000), platform, end)
+            record = simulate(Pace(concurrency=1000), platform, end)
             for begins, ends, limit in ((lower, higher, LOWER), (higher, end, HIGHER)):
                 name = f"then {limit}/s, {latency * 1000:g} ms{', Retry-After: 1' * bool(retry_after)}"
                 followed = record.recovery(begins + 1, 0.9 * limit, until=ends) + 1
@@ -73,7 +73,7 @@ def outages() -> None:
         for latency in (0.001, 0.1) if limit == LIMIT else (0.1,):
             for timeout in (None, 10.0):
                 platform = Platform(limit=always(limit), latency=latency, outages=[(30, 60)], timeout=timeout)
-                record = simulate(PaceController(concurrency=100), platform, 90)
+                record = simulate(Pace(concurrency=100), platform, 90)
                 former = record.rate(SETTLED, 30)
                 recovery = record.recovery(60, 0.9 * former)
                 name = f"outage, {limit:g}/s, {latency * 1000:g} ms, {'timeouts of 10 s' if timeout else 'refused'}"
@@ -83,7 +83,7 @@ def outages() -> None:
 def capacity() -> None:
     """Simulate servers that queue requests."""
     for sigma in (0.0, 0.3, 1.0):
-        record = simulate(PaceController(concurrency=200), Platform(servers=20, latency=0.05, sigma=sigma), 75)
+        record = simulate(Pace(concurrency=200), Platform(servers=20, latency=0.05, sigma=sigma), 75)
         possible = 400 / math.exp(sigma**2 / 2)
         times = sorted(seconds for at, seconds in record.latencies if at > SETTLED)
         latency = f"{1000 * statistics.median(times):.0f}/{1000 * times[len(times) * 99 // 100]:.0f} ms"
@@ -94,7 +94,7 @@ def unlimited() -> None:
     """Simulate a platform without a limit, so that only the concurrency limits the job."""
     for latency, possible in ((0.01, 10_000), (0.1, 1000)):
         for sigma, loss in ((0.0, 0.0), (0.3, 0.0), (0.0, 0.2), (0.0, 0.3)):
-            record = simulate(PaceController(concurrency=100), Platform(latency=latency, sigma=sigma, loss=loss), 8)
+            record = simulate(Pace(concurrency=100), Platform(latency=latency, sigma=sigma, loss=loss), 8)
             share = record.rate(2, 8) / possible * math.exp(sigma**2 / 2) / (1 - loss)
             name = f"no limit, {latency * 1000:g} ms, spread {sigma:g}, losses {loss:.0%}"
             line(name, share, 0, f"{record.recovery(0, 0.9 * possible * (1 - loss), 0.5):.1f} s")
@@ -102,14 +102,14 @@ def unlimited() -> None:
 
 def cost(calls: int) -> float:
     """Return the CPU microseconds of the decisions about one request."""
-    pace = PaceController(concurrency=100)
+    pace = Pace(concurrency=100)
     pace.throttled(INVITE, 0.0, None)
     took: list[float] = []
     now = 1.0
     for _ in range(7):
         began = time.process_time()
         for _ in range(calls):
-            pace.concurrency(now)
+            pace.concurrency()
             now = max(now, pace.earliest(INVITE, now))
             pace.reserved(INVITE, now)
             pace.left(INVITE, now)

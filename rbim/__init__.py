@@ -21,8 +21,6 @@ if TYPE_CHECKING:
         AttemptStarted as AttemptStarted,
         CallEnded as CallEnded,
         CallStarted as CallStarted,
-        LoggingObserver as LoggingObserver,
-        Observer as Observer,
     )
     from rbim.client.retry import Retry as Retry
     from rbim.client.shared import Load as Load
@@ -31,11 +29,9 @@ if TYPE_CHECKING:
     from rbim.credentials import Credentials as Credentials
     from rbim.dialect import (
         CHINA as CHINA,
-        AbsentMembers as AbsentMembers,
         Character as Character,
         Dialect as Dialect,
         MembersShape as MembersShape,
-        NearestMember as NearestMember,
         OutOfTime as OutOfTime,
         TimeUnit as TimeUnit,
     )
@@ -48,6 +44,7 @@ if TYPE_CHECKING:
         CallbackRejected as CallbackRejected,
         ClientClosed as ClientClosed,
         DeadlineExceeded as DeadlineExceeded,
+        IntermediaryError as IntermediaryError,
         InvalidRequest as InvalidRequest,
         NotFound as NotFound,
         NotMember as NotMember,
@@ -62,6 +59,11 @@ if TYPE_CHECKING:
         Unanswered as Unanswered,
     )
     from rbim.http import Request as Request, Response as Response, Signer as Signer, Transport as Transport
+    from rbim.observers import (
+        LoggingObserver as LoggingObserver,
+        Observation as Observation,
+        Observer as Observer,
+    )
     from rbim.operations.base import Answer as Answer, Endpoint as Endpoint, Operation as Operation, Repeat as Repeat
     from rbim.operations.call_tasks import (
         CallPolicy as CallPolicy,
@@ -85,12 +87,14 @@ if TYPE_CHECKING:
         GroupsFound as GroupsFound,
         GroupType as GroupType,
         Invited as Invited,
+        InvitedAll as InvitedAll,
         InviteJoinGroup as InviteJoinGroup,
         JoinGroup as JoinGroup,
         LogoutGroup as LogoutGroup,
         ModifyGroup as ModifyGroup,
         Permission as Permission,
         QueryGroupDetail as QueryGroupDetail,
+        RemovedAll as RemovedAll,
         Role as Role,
         SearchPublicGroups as SearchPublicGroups,
         SetMemberRole as SetMemberRole,

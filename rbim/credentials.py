@@ -91,6 +91,8 @@ def token_in(file: str | Path, named_by: str) -> Secret:
         if len(token.reveal()) <= LONGEST:
             return token
         cause = f"it is longer than {LONGEST} bytes"
+    except IsADirectoryError:
+        cause = "it is a directory, as Docker makes of a mounted file that is missing on the host: put the file there"
     except OSError as error:  # its text holds `file`: unless that looks like a path, it may be the token by mistake
         cause = str(error) if os.sep in str(file) else error.strerror or type(error).__name__
     except UnicodeDecodeError:

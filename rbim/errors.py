@@ -9,6 +9,7 @@
     │   ├── Unanswered                      bytes were sent, no complete answer came back
     │   └── AnswerTooLarge                  the answer exceeds the size limit
     ├── ProtocolError                       the answer cannot be read
+    │   └── IntermediaryError               something in between answered, not the platform
     ├── ApiError                            the platform refused the request
     │   ├── AuthenticationError
     │   │   └── TimestampExpired
@@ -33,6 +34,7 @@ from typing import Any
 
 from attrs import frozen
 
+from rbim._support.json_values import ToDict, json_values
 from rbim._support.text import excerpt, one_line
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "CallbackRejected",
     "ClientClosed",
     "DeadlineExceeded",
+    "IntermediaryError",
     "InvalidRequest",
     "NotFound",
     "NotMember",
@@ -59,8 +62,7 @@ __all__ = [
 ]
 
 
-MESSAGE = 500
-"""Characters that an error message has at most if it quotes the platform or a value."""
+MESSAGE = 500  # characters that an error message has at most if it quotes the platform or a value
 
 
 class Outcome(StrEnum):
@@ -83,7 +85,7 @@ class Outcome(StrEnum):
 _CERTAINTY = (Outcome.NOT_SENT, Outcome.REFUSED, Outcome.UNKNOWN)
 
 
-class RbimError(Exception):
+class RbimError(Exception, ToDict):
     """The base class of all errors that rbim raises.
 
     ``operation`` is the operation's name on the wire (None without an operation), ``client`` the name of the client that
@@ -110,6 +112,12 @@ class RbimError(Exception):
         """The section of the documentation about this error, below the root of the repository."""
         known = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
         return f"docs/errors.md#{known.__name__.lower()}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the ``class`` by name, ``docs``, ``outcome`` and all other attributes as JSON values, like an answer's."""
+        facts = {name: each for name, each in vars(self).items() if not name.startswith("_")}
+        found = {"class": type(self).__name__, **facts, "outcome": self.outcome, "docs": self.docs}
+        return {name: json_values(each) for name, each in found.items()}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revived, (type(self), self.args), self.__dict__
@@ -186,10 +194,37 @@ class ProtocolError(RbimError):
         self.body = body
 
 
+class IntermediaryError(ProtocolError):
+    """An answer of something between this program and the platform: a proxy, a firewall, a gateway, a load balancer.
+
+    It is a page in place of a JSON object with a status code of six digits, or a redirect, which is never followed.
+    ``server`` is its ``Server`` header (empty without one); ``status``, ``reason``, ``body`` and ``retry_after`` are as in
+    ProtocolError. The outcome is "refused" for HTTP 3xx and 4xx, but for 403, 408 and 451: filters send these in place of
+    an answer, too. For any other status it is "unknown".
+    """
+
+    def __init__(  # noqa: PLR0913  # the parts of an answer, all by keyword
+        self,
+        reason: str = "",
+        *,
+        status: int = 0,
+        body: bytes = b"",
+        server: str = "",
+        retry_after: float | None = None,
+        outcome: Outcome | None = None,
+    ) -> None:
+        RbimError.__init__(self, f"HTTP {status} {reason}", outcome=outcome)
+        self.reason = reason
+        self.status = status
+        self.body = body
+        self.server = server
+        self.retry_after = retry_after
+
+
 class ApiError(RbimError):
     """The platform refused the request.
 
-    ``code`` is the six-digit status code as text (empty if only the HTTP status shows the refusal), ``platform_message``
+    ``code`` is the six-digit status code as text (empty if HTTP 429 alone shows that it throttles), ``platform_message``
     the platform's message unchanged (the message of this error shows at most 500 characters of it, on one line),
     ``status`` the HTTP status, ``body`` the raw answer, ``retry_after`` the seconds to wait from a ``Retry-After`` header,
     or None. Codes that are not in the dialect's table are plain ``ApiError``.
@@ -234,7 +269,7 @@ class Throttled(ApiError):
 
 
 class NotFound(ApiError):
-    """The path or the group does not exist."""
+    """The group does not exist."""
 
 
 class AlreadyMember(ApiError):

@@ -200,8 +200,7 @@ def require_path(name: str, path: object) -> None:
     require(name, path, (str, os.PathLike), "the path of a file")
 
 
-MOST_OF_NAME = 100
-"""Characters of a name that its user gives to an object."""
+MOST_OF_NAME = 100  # characters of a name that its user gives to an object
 
 
 def require_name(name: str, value: object) -> None:

@@ -12,12 +12,16 @@ import pytest
 
 from rbim.emulator import EmulatedClock
 
-pytest.register_assert_rewrite("helpers")  # before anybody imports one of them: they assert, too
+pytest.register_assert_rewrite("helpers", "helpers_ci")  # before anybody imports one of them: they assert, too
 
 # The tests start hundreds of processes: without bytecode files, each would compile rbim again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+
+CI = Path(__file__).parent / "ci"
+"""What only CI runs (`-m ci`): processes, servers, sites, languages, browsers, long simulations, soak, proxies,
+secrets, fuzz, mutants. Single cases elsewhere that last long are marked `ci`. All else is the everyday circle."""
 
 MEMORY = Path("/dev/shm")  # a file system in memory, where there is one
 ROOM = 2 * 1024**3  # bytes: several times what the tests write
@@ -56,6 +60,31 @@ def _in_memory(config):
     config.add_cleanup(remove)
 
 
+def _everyday(config):
+    """Tell whether this is a run of the everyday circle. Who names a mark, a folder of CI or a single test asks for more."""
+    named = [
+        Path(config.invocation_params.dir, argument.partition("::")[0])
+        for argument in config.args
+        if not argument.startswith("-")
+    ]
+    single = any("::" in argument for argument in config.args)
+    return not (config.option.markexpr or single or any(CI in (path, *path.parents) for path in named))
+
+
+def pytest_ignore_collect(collection_path, config):
+    return True if collection_path == CI and _everyday(config) else None
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if CI in item.path.parents:
+            item.add_marker(pytest.mark.ci)
+    if _everyday(config):
+        long = [item for item in items if item.get_closest_marker("ci")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in set(long)]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     """Keep the garbage collector from looking at the collected tests: half a million objects, which live to the end."""
@@ -79,19 +108,27 @@ def pytest_runtest_protocol(item, nextitem):
 
 
 REQUIRED = os.environ.get("TESTS_REQUIRE", "").split()
-"""Programs without which tests fail: `.ci/run` names those that it has installed. Elsewhere their tests are skipped."""
+"""Words of reasons for which no test may be skipped: `.ci/run` names what it has installed. Elsewhere tests are skipped."""
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item):
-    """Have a test that is skipped because of a program fail if that program is required."""
-    report = yield
+def pytest_runtest_makereport():
+    return _required((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report():
+    return _required((yield))
+
+
+def _required(report):
+    """Let what is skipped fail if the reason has a word of REQUIRED."""
     if report.skipped and isinstance(report.longrepr, tuple):
         reason = report.longrepr[2]
-        missing = [program for program in REQUIRED if program in reason]
+        missing = [word for word in REQUIRED if word in reason]
         if missing:
             report.outcome = "failed"
-            report.longrepr = f"{item.nodeid}: {reason}; TESTS_REQUIRE names {missing[0]}"
+            report.longrepr = f"{report.nodeid}: {reason}; TESTS_REQUIRE names {missing[0]}"
     return report
 
 
@@ -120,9 +157,8 @@ def no_proxy_of_this_machine(monkeypatch):
 
 @pytest.fixture
 def bare_environment(monkeypatch, tmp_path_factory):
-    """Monkeypatch, in an environment in which no variable or file of this machine sets rbim up or is trusted."""
+    """Monkeypatch, in an environment in which no variable or file of this machine sets rbim up."""
     for name in [name for name in os.environ if name.startswith("RBIM_")]:
         monkeypatch.delenv(name)
-    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME"):
-        monkeypatch.setenv(name, str(tmp_path_factory.mktemp("home")))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("home")))
     return monkeypatch

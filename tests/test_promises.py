@@ -81,8 +81,8 @@ PROJECT = {
 [pytest]
 testpaths = tests
 pythonpath = {tests}
-markers = slow: long
-addopts = -m 'not slow' -p no:rbim
+markers = long: long
+addopts = -m 'not long' -p no:rbim
 """,
     "tests/conftest.py": """
 from helpers.promised import Promised
@@ -107,8 +107,8 @@ def test_runs():
 def test_runs_in_part(case):
     pass
 
-@pytest.mark.slow
-def test_is_slow():
+@pytest.mark.long
+def test_is_long():
     pass
 
 @pytest.mark.skip("no such program")
@@ -120,7 +120,7 @@ def test_root():
     pass
 """,
 }
-FINE = ["test_runs", "test_runs_in_part", "test_is_slow", "test_root"]
+FINE = ["test_runs", "test_runs_in_part", "test_is_long", "test_root"]
 NO_SUCH = "tests/test_a.py::test_is_gone: there is no such test"
 SKIPPED = "tests/test_a.py::test_is_skipped: Skipped: no such program"
 
@@ -142,6 +142,7 @@ def project(tmp_path_factory):
     return run
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("arguments", "named", "code", "said"),
     [
@@ -149,11 +150,9 @@ def project(tmp_path_factory):
         (["--promises"], [*FINE, "test_is_skipped", "test_is_gone"], 1, [SKIPPED, NO_SUCH]),
         (["--promises", "-n", "2"], [*FINE, "test_is_skipped"], 1, [SKIPPED]),
         (["--promises", "-k", "runs"], ["test_is_skipped"], 0, []),
-        pytest.param(["--promises", "-n", "2"], FINE, 0, [], marks=pytest.mark.slow),
-        pytest.param([], ["test_is_skipped"], 0, [SKIPPED], marks=pytest.mark.slow),
-        pytest.param(["--promises", "tests/test_a.py"], ["test_is_skipped"], 0, [], marks=pytest.mark.slow),
+        ([], ["test_is_skipped"], 0, [SKIPPED]),
     ],
-    ids=["all ran", "not all", "not all with xdist", "some by words", "all with xdist", "not asked", "some by path"],
+    ids=["all ran", "not all", "not all with xdist", "some by words", "not asked"],
 )
 def test_a_whole_run_fails_if_a_named_test_has_not_run(project, arguments, named, code, said):
     returned, printed = project(*arguments, named=named)

@@ -5,82 +5,63 @@ What may import what is checked by ``lint-imports``: see ``[tool.importlinter]``
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import subprocess
 import sys
 import tomllib
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 import rbim
+from helpers.paths import PACKAGE, ROOT
+from helpers.tables import each_row
 
-PACKAGE = Path(rbim.__file__).parent
-CONTRACTS = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
-    "contracts"
-]
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
 IO = {"anyio", "trio", "asyncio", "sniffio", "httpx", "httpcore", "h11", "aiohttp", "uvicorn", "sqlite3", "ssl"}
 
-EVERY = [info.name for info in pkgutil.walk_packages(rbim.__path__, "rbim.") if not info.name.endswith("__main__")]
+
+WITHOUT = () if importlib.util.find_spec("nats") else ("rbim.jetstream",)  # its package is of the extra `nats`
+EVERY = [
+    info.name
+    for info in pkgutil.walk_packages(rbim.__path__, "rbim.")
+    if not info.name.endswith("__main__") and not info.name.startswith(WITHOUT)
+]
 FACES = [name for name in ["rbim", *EVERY] if "lazy_names(__name__)" in inspect.getsource(importlib.import_module(name))]
 
 
 # ------------------------------------------------------------------------------ fresh interpreters
 
 
-def modules_of(name):
-    """Return the modules of a package, or the one of that name."""
-    return [each for each in EVERY if each.startswith(f"{name}.") and each not in FACES] or [name]
+def pure_modules():
+    (contract,) = (each for each in CONTRACTS if each["name"] == "Pure modules do no input or output")
+    for name in contract["source_modules"]:
+        yield from [each for each in EVERY if each.startswith(f"{name}.") and each not in FACES] or [name]
 
 
-[PURE] = [
-    [module for name in contract["source_modules"] for module in modules_of(name)]
-    for contract in CONTRACTS
-    if contract["name"] == "Pure modules do no input or output"
-]
-
-PROGRAMS = {name: f"import {name}" for name in PURE} | {
-    "package": "import rbim, rbim.callbacks",
-    "verification": "from rbim.callbacks import verify, sign, parse, explain, Router, Text",
-    "client": "from rbim import AsyncClient, CreateGroup",
-    "everything": "from rbim import *",
-}
-
-
-def start(program):
-    return subprocess.Popen(
-        [sys.executable, "-c", f"{program}\nimport sys; print(*sys.modules)"], stdout=subprocess.PIPE, text=True
-    )
+STEPS = f"""
+import sys
+import rbim, rbim.callbacks
+print(*sys.modules)
+from rbim import AsyncClient, CreateGroup
+print(*sys.modules)
+from rbim.callbacks import verify, sign, parse, explain, Router, Text
+import {", ".join(pure_modules())}
+print(*sys.modules)
+from rbim import *
+print(*sys.modules)
+"""
 
 
-@pytest.fixture(scope="module")
-def loaded():
-    """The modules that each program loads in an interpreter of its own."""
-    running = {name: start(program) for name, program in PROGRAMS.items()}
-    outputs = {name: process.communicate() for name, process in running.items()}
-    assert all(process.returncode == 0 for process in running.values())
-    return {name: {module.split(".")[0] for module in output.split()} for name, (output, _) in outputs.items()}
-
-
-@pytest.mark.parametrize("name", [*PURE, "verification"])
-def test_a_pure_module_loads_nothing_that_does_io(loaded, name):
-    assert loaded[name] & IO == set()
-
-
-def test_the_package_alone_loads_next_to_nothing(loaded):
-    assert loaded["package"] & (IO | {"attr", "cattrs"}) == set()
-
-
-@pytest.mark.parametrize("name", ["client", "everything"])
-def test_public_names_load_no_http_library(loaded, name):
-    libraries = {"httpx", "httpcore", "h11", "aiohttp", "uvicorn", "trio", "opentelemetry"}
-    assert loaded[name] & libraries == set()
-
-
-def test_the_client_loads_what_a_call_needs_only_when_it_is_made_and_entered(loaded):
-    assert loaded["client"] & (IO | {"cattrs", "hashlib", "logging"}) == set()
+def test_importing_loads_no_more_than_is_needed():
+    done = subprocess.run([sys.executable, "-c", STEPS], stdout=subprocess.PIPE, text=True, check=True)
+    package, client, pure, everything = ({name.split(".")[0] for name in line.split()} for line in done.stdout.splitlines())
+    assert package & (IO | {"attr", "cattrs"}) == set()
+    assert client & (IO | {"cattrs", "hashlib", "logging"}) == set()  # until it is made and entered
+    assert pure & IO == set()
+    assert everything & {"httpx", "httpcore", "h11", "aiohttp", "uvicorn", "trio", "opentelemetry"} == set()
 
 
 ENTERED = """
@@ -115,39 +96,24 @@ def is_defined_in(module, value):
     return inspect.isclass(value) and value.__module__ == module.__name__
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_all_lists_exactly_what_a_module_makes_public(name):
-    module = importlib.import_module(name)
+@each_row("module", map(importlib.import_module, EVERY))
+def test_all_lists_exactly_what_a_module_makes_public(module):
     listed = getattr(module, "__all__", [])
-    assert [each for each in listed if not hasattr(module, each)] == []
+    assert [name for name in listed if not hasattr(module, name)] == []
     assert len(set(listed)) == len(listed)
-    defined = {
-        each
-        for each, value in vars(module).items()
-        if not each.startswith(("_", "pytest_")) and is_defined_in(module, value)
-    }
-    assert defined - set(listed) == set()
+    names = {name: value for name, value in vars(module).items() if not name.startswith(("_", "pytest_"))}
+    assert {name for name, value in names.items() if is_defined_in(module, value)} - set(listed) == set()
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_a_package_holds_no_logic(name):
-    """Its ``__init__.py`` imports names, and defines none."""
-    module = importlib.import_module(name)
-    if hasattr(module, "__path__"):
-        body = ast.parse(inspect.getsource(module)).body
-        assert [node for node in ast.walk(ast.Module(body, [])) if isinstance(node, (ast.FunctionDef, ast.ClassDef))] == []
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_every_public_class_and_function_has_a_docstring_of_its_own(name):
-    module = importlib.import_module(name)
-    public = {each: getattr(module, each) for each in getattr(module, "__all__", [])}
-    own = {
-        each: value
-        for each, value in public.items()
+@each_row("module", map(importlib.import_module, EVERY))
+def test_what_is_public_has_a_docstring_of_its_own(module):
+    public = {name: getattr(module, name) for name in getattr(module, "__all__", [])}
+    ours = {
+        name: value
+        for name, value in public.items()
         if (inspect.isclass(value) or inspect.isfunction(value)) and value.__module__.startswith("rbim.")
     }
-    assert [each for each, value in own.items() if not vars(value).get("__doc__", value.__doc__)] == []
+    assert [name for name, value in ours.items() if not vars(value).get("__doc__", value.__doc__)] == []
 
 
 def homes_of(face):
@@ -155,33 +121,6 @@ def homes_of(face):
     tree = ast.parse(inspect.getsource(importlib.import_module(face)))
     block = next(node for node in tree.body if isinstance(node, ast.If))
     return {alias.asname: node.module for node in block.body for alias in node.names if alias.name == alias.asname}
-
-
-NAMES = [(face, name) for face in FACES for name in importlib.import_module(face).__all__ if name != "__version__"]
-
-
-def test_there_are_packages_with_lazy_names():
-    assert {"rbim", "rbim.bulk", "rbim.callbacks", "rbim.emulator", "rbim.operations"} <= set(FACES)
-
-
-@pytest.mark.parametrize("face", FACES)
-def test_what_type_checkers_read_is_what_is_resolved(face):
-    """The names found in the compiled package are those that stand in its source, each as itself."""
-    package = importlib.import_module(face)
-    names = set(package.__all__) - {"__version__"}
-    assert names == set(homes_of(face))
-    assert names <= set(dir(package))
-
-
-@pytest.mark.parametrize(("face", "name"), NAMES, ids=[f"{face}-{name}" for face, name in NAMES])
-def test_a_public_name_resolves_and_says_what_it_is(face, name):
-    value = getattr(importlib.import_module(face), name)
-    home = importlib.import_module(homes_of(face)[name])
-    assert getattr(home, name) is value
-    assert name in home.__all__
-    assert vars(value)["__doc__"] if inspect.isclass(value) else value.__doc__ or name in documented_values(home)
-    if inspect.isclass(value) or inspect.isfunction(value):
-        assert value.__module__ == home.__name__
 
 
 def documented_values(module):
@@ -196,19 +135,31 @@ def documented_values(module):
     }
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_a_public_name_is_none_of_a_module(face):
-    """Importing a module makes it an attribute of its package, in the place of whatever had that name."""
-    package = importlib.import_module(face)
-    modules = {info.name for info in pkgutil.iter_modules(package.__path__)}
-    assert modules & set(package.__all__) == set()
+@each_row("face", FACES)
+def test_what_type_checkers_read_is_what_is_resolved(face):
+    """The names found in the compiled package are those that stand in its source, each as itself."""
+    package, homes = importlib.import_module(face), homes_of(face)
+    assert set(package.__all__) - {"__version__"} == set(homes)
+    assert set(homes) <= set(dir(package))
+    # importing a module makes it an attribute of its package, in the place of whatever had that name
+    assert {info.name for info in pkgutil.iter_modules(package.__path__)} & set(package.__all__) == set()
+    for name, place in homes.items():
+        value, home = getattr(package, name), importlib.import_module(place)
+        assert getattr(home, name) is value
+        assert name in home.__all__
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert value.__module__ == home.__name__
+        else:
+            assert value.__doc__ or name in documented_values(home)
 
 
-def test_a_name_that_is_not_public_is_refused_by_name():
+def test_there_are_packages_with_lazy_names():
+    assert {"rbim", "rbim.bulk", "rbim.callbacks", "rbim.emulator", "rbim.operations"} <= set(FACES)
     with pytest.raises(AttributeError, match="has no attribute 'AsynClient'"):
         _ = rbim.AsynClient
 
 
+@pytest.mark.ci
 def test_names_are_found_without_source_files(tmp_path):
     """A package that is shipped as compiled files only, as some installers do, has the same names."""
     program = f"""

@@ -11,9 +11,9 @@ import attrs
 import pytest
 
 from helpers.paths import ROOT
+from helpers.tables import each_row
 from rbim.operations import catalogue
-from rbim.operations.call_tasks import CreateCallTask
-from rbim.operations.groups import CreateGroup, Groups, GroupType
+from rbim.operations.groups import Groups
 
 API = ROOT / "tests" / "typing" / "api.py"
 
@@ -23,11 +23,7 @@ class Sender:
         return operation
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [entry for entry in catalogue.entries() if entry.operation.__module__.startswith("rbim.")],
-    ids=lambda entry: entry.method,
-)
+@each_row("entry", [entry for entry in catalogue.entries() if entry.operation.__module__.startswith("rbim.")])
 def test_a_method_has_the_parameters_and_the_words_of_its_operation(entry):
     method = getattr(catalogue.namespaces()[entry.namespace](Sender()), entry.method)
     signature = inspect.signature(method)
@@ -77,12 +73,6 @@ def test_a_method_shows_its_parameters_and_its_answer():
     )
 
 
-def test_the_signature_of_a_method_is_made_once():
-    first, second = Groups(Sender()).create, Groups(Sender()).create
-    assert first is not second
-    assert inspect.signature(first) is inspect.signature(second)
-
-
 JEDI = """\
 from rbim import AsyncClient, Groups
 
@@ -91,25 +81,9 @@ async def main(view: AsyncClient):
         {}"""
 
 
-@pytest.mark.parametrize(
-    ("code", "operation"),
-    [
-        ("await client.groups.create(", CreateGroup),
-        ("await view.acting_as('x').groups.create(", CreateGroup),
-        ("await Groups(client).create(", CreateGroup),
-        ("await client.calls.create_task(", CreateCallTask),
-    ],
-)
-def test_jedi_shows_the_parameters_of_a_method(code, operation):
-    (found,) = pytest.importorskip("jedi").Script(JEDI.format(code)).get_signatures()
-    shown = {each.name for each in found.params}
-    assert shown == set(inspect.signature(operation).parameters) - {
-        "user_name"
-    }  # jedi does not see fields of a generic base
-
-
-@pytest.mark.parametrize(
-    ("code", "names"),
+@pytest.mark.ci
+@each_row(
+    "code, names",
     [
         (
             "client.groups.",
@@ -123,13 +97,6 @@ def test_jedi_completes_methods_keywords_and_answers(code, names):
     offered = {each.name for each in pytest.importorskip("jedi").Script(JEDI.format(code)).complete()}
     assert names <= offered
     assert offered.isdisjoint({"attrname", "func", "lock"})  # the inside of functools.cached_property
-
-
-async def test_a_method_sends_the_operation_that_its_arguments_make():
-    groups = Groups(Sender())
-    assert await groups.create(name="a", type=GroupType.VIP) == CreateGroup(name="a", type=GroupType.VIP)
-    assert groups.create is groups.create  # made once per namespace
-    assert Groups.create.operation is CreateGroup
 
 
 def test_each_wrong_use_is_wrong_for_both_checkers():
@@ -169,9 +136,9 @@ async def wrong(client: AsyncClient) -> None:
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("checker", "project", "unused", "wrong"),
+@pytest.mark.ci
+@each_row(
+    "checker, project, unused, wrong",
     [
         ("mypy", ["--config-file", "pyproject.toml"], "[unused-ignore]", "[arg-type]"),
         ("pyright", ["--project", "pyproject.toml"], "(reportUnnecessaryTypeIgnoreComment)", "(reportArgumentType)"),

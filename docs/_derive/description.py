@@ -30,8 +30,8 @@ class Row:
 
     ``zh`` is ``says`` in Chinese, and ``zh_no_field`` is ``no_field``.
     ``where`` are places in the package, ``rbim/....py:Name``. ``tests`` are pytest's node ids; brackets, if any, have one or
-    more adjoining parameters, and select the cases with these. ``fields`` are the fields of ``rbim.Dialect`` that the
-    statement leaves open; ``no_field`` is the reason why a gap needs none.
+    more adjoining parameters, and select the cases with these. ``fields`` are the fields of ``Dialect`` or ``Rules`` that
+    the statement leaves open; ``no_field`` is the reason why a gap needs none.
     """
 
     number: int
@@ -69,11 +69,11 @@ INTRO = """# The interface description, statement by statement
 rbim implements an interface description: it has {statements} statements, and names {gaps} facts that it does not show.
 This page lists all of them in our own words, with the place in `rbim/` that implements each and the tests in `tests/` that
 prove it. The name of a test is a sentence; parentheses name its cases. A statement that leaves a choice names the fields of
-the [dialect](dialect.md) that make it.
+the [dialect or of the emulator's rules](dialect.md) that make it.
 
-A test fails if a statement has no test, if a place, a test or a case is gone, if a field of the dialect belongs to no
-statement, or if a comment in `rbim/` marks a guess and names no field. The shapes of all requests, answers and deliveries
-are in `tests/description/test_shapes.py`, as bytes that were written by hand.
+A test fails if a statement has no test, if a place, a test or a case is gone, or if a field of the dialect or of the
+emulator's rules belongs to no statement. The shapes of all requests, answers and deliveries are in
+`tests/description/test_shapes.py`, as bytes that were written by hand.
 """
 
 

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, cast
 import rbim.codes
 from _derive.markdown import code, inline, table, words_below
 from rbim.codes import CODES, Code, Grade
-from rbim.dialect import Dialect, Gap
+from rbim.dialect import Dialect
+from rbim.emulator.rules import Rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from rbim.choices import Gap
 
 __all__ = ["OTHERWISE", "dialect_page"]
 
@@ -36,37 +39,23 @@ OTHERWISE = {
     "delivery_max_ahead": "delivery_max_ahead=None",
     "normal_out_of_time": 'normal_out_of_time="refused"',
     "high_guarantee_out_of_time": 'high_guarantee_out_of_time="accepted"',
-    "signature_valid_for": "signature_valid_for=600",
-    "api_versions": 'api_versions={"2016-08-15"}',
     "other_forms_refused": "other_forms_refused=True",
-    "modify_resets_permission": "modify_resets_permission=False",
     "modify_clears_texts": "modify_clears_texts=True",
-    "empty_text_clears": "empty_text_clears=False",
     "invited_member_fails": "invited_member_fails=True",
     "second_join_refused": "second_join_refused=False",
     "private_join_refused": "private_join_refused=False",
-    "private_shown_as": 'private_shown_as="0"',
     "empty_search_finds_all": "empty_search_finds_all=False",
-    "letters_are_ascii": "letters_are_ascii=False",
     "search_ignores_case": "search_ignores_case=True",
     "removal_refused_if_absent": 'removal_refused_if_absent="any"',
     "empty_group_deleted": "empty_group_deleted=False",
     "nearest_member": 'nearest_member="next"',
     "administrators_inherit": "administrators_inherit=False",
-    "former_creator_administers": "former_creator_administers=True",
     "creator_demotion_refused": "creator_demotion_refused=False",
     "allowed_roles": 'allowed_roles={"DeleteGroup": {"creator"}}',
-    "owner_counts": "owner_counts=False",
     "overflow_fails": "overflow_fails=False",
     "default_policies_apply": "default_policies_apply=False",
-    "empty_policy_is_none": "empty_policy_is_none=False",
-    "day_policy_repeats": "day_policy_repeats=False",
-    "hours_include_end": "hours_include_end=False",
     "notifications": "notifications={}",
-    "team_members_list_sender": "team_members_list_sender=True",
     "resend_after": "resend_after=(60.0,)",
-    "resend_signed_anew": "resend_signed_anew=False",
-    "resend_holds_conversation": "resend_holds_conversation=False",
 }
 """Another value of each field, as Python code."""
 
@@ -89,37 +78,23 @@ REASONS = {
     "delivery_max_ahead": "clocks of servers seldom differ by a minute; the description sets no limit",
     "normal_out_of_time": "a refused message is lost: see [below](#deliveries-outside-the-time-limits)",
     "high_guarantee_out_of_time": "the platform sends it again: see [below](#deliveries-outside-the-time-limits)",
-    "api_versions": "the samples of the description use several dates",
     "other_forms_refused": "the description states both forms",
-    "signature_valid_for": "24 hours, as in the vendor's sister product",
-    "modify_resets_permission": "the description states this default for the request, too",
     "modify_clears_texts": "no default is stated for these fields, so nothing says that they change",
-    "empty_text_clears": "a sent text replaces the old one, and no other request can remove an announcement",
     "invited_member_fails": "the wanted state is reached, and fails lists invitees who could not be added",
     "second_join_refused": "the vendor's device SDK has a code for it",
     "private_join_refused": "the description offers only invitations as another way in",
-    "private_shown_as": "of the two values, the one that does not mean free entry",
     "empty_search_finds_all": "both fields are optional, and no condition means no restriction",
-    "letters_are_ascii": "otherwise a search could not find a Chinese name by a part of it",
     "search_ignores_case": "the description does not mention case",
     "removal_refused_if_absent": "a removal without effect is an error; an answer cannot name some of the accounts",
     "empty_group_deleted": "every group has one creator, and this one would have none",
     "nearest_member": "the order of joining is the only order that the description implies",
     "administrators_inherit": "an administrator is next in rank",
-    "former_creator_administers": "the role is handed over, and no other role was given",
     "creator_demotion_refused": "a group has one creator, and the request names no successor",
     "allowed_roles": "stated are invitations and removals by an administrator; the rest is common practice",
-    "owner_counts": "the limit is one of members, and the owner is a member",
     "overflow_fails": "fails is stated to list invitees who could not be added",
     "default_policies_apply": "the description calls them the default policies",
-    "empty_policy_is_none": "the field is there, and it is a list without policies",
-    "day_policy_repeats": "the default policies are such hours, and a task of several days needs them on each day",
-    "hours_include_end": "the default night ends at 23:59:59: without the end, the last second of the day would be free",
     "notifications": "the message whose description fits the change best",
-    "team_members_list_sender": "the field lists the users concerned, and the sender has a field of its own",
     "resend_after": "growing pauses, short enough for tests",
-    "resend_signed_anew": "CurTime is described as the current time",
-    "resend_holds_conversation": "the messages then arrive in the order of sending",
 }
 """The reason for the default of each field."""
 
@@ -132,17 +107,20 @@ ANCHORS = {
 
 INTRO = """# Dialect: choices that the interface leaves open
 
-<!-- This page is made by `python docs/derive.py` from `rbim.dialect`: change the code, not the page. -->
+<!-- This page is made by `python docs/derive.py` from `rbim.dialect` and `rbim.emulator`: change the code, not the page. -->
 
 In some places the interface description is silent, and in others it contradicts itself. Each such place leaves a
-choice, and each choice is a field of one frozen object, the `Dialect`, which client, receiver and emulator share. Each
-of the {count} defaults is the best public knowledge, with its reason, and a grade says how well it is known.
+choice. The {dialect} choices that a client or a receiver can notice are the fields of one frozen object, the `Dialect`,
+which client, receiver and emulator share. {rules} more choices change only what the emulator does, and so the result of a
+test: they are the fields of `rbim.emulator.Rules`. Each default is the best public knowledge, with its reason, and a grade
+says how well it is known. What changes no test's result is a constant in the emulator, with a comment.
 """
 
 CHANGING = """## How to change it
 
-Pass your own dialect to the client, to the receiver (`Receiver(dialect=...)`), and in tests also to the emulator. Fields
-that you leave out keep their defaults.
+Pass your own dialect to the client, to the receiver (`Receiver(dialect=...)`), and in tests also to the emulator, which
+takes its rules, too: `Emulator(dialect=dialect, rules=Rules(invited_member_fails=True))`. Fields that you leave out keep
+their defaults.
 
 ```python
 from zoneinfo import ZoneInfo
@@ -157,10 +135,10 @@ client = AsyncClient.from_env(dialect=dialect)
 print(client.dialect.error_of("112399").__name__, client.dialect.invite_limit)
 ```
 
-Outside of Python, each field has a key in `rbim.toml`, an environment variable and a flag of every command, also of
-`rbim emulator` and `rbim callback serve`: `members_shape` below `[dialect]`, `RBIM_MEMBERS_SHAPE` and `--members-shape`.
-They follow from the class. `rbim dialect` lists them; [Configuration](configuration.md#the-dialect) shows how to write
-each kind of value.
+Outside of Python, the dialect is the table `[dialect]` of the configuration file, the variable `RBIM_DIALECT`
+(`members_shape=nested,invite_limit=5`) and the flag `--dialect KEY=VALUE` of every command, which can be repeated. The
+emulator's command takes a rule by `rbim emulator --rule KEY=VALUE`. `rbim dialect` lists all fields and rules;
+[Configuration](configuration.md#the-dialect) shows how to write each kind of value.
 
 A test can check whether its result depends on a choice, and try another one: see
 [Testing your code](testing.md#dialect-choices-that-the-interface-leaves-open). The signature is an open choice, too. The
@@ -190,7 +168,7 @@ The price: an attacker who holds back a delivery on the network can post it late
 worse for you than a lost message, use `normal_out_of_time="refused"`.
 
 Each such delivery is a `Skewed` observation with the seconds between the clocks, accepted or not. The log has one warning
-a minute, and OpenTelemetry the counter `rbim.receiver.skewed` ([Observability](observability.md)).
+a minute, and OpenTelemetry counts them in `rbim.receiver.incidents` ([Observability](observability.md)).
 """
 
 STATUS = """\
@@ -203,11 +181,11 @@ these codes. The codes of grade `E` are the emulator's own.
 
 def dialect_page() -> str:
     """Return the page."""
-    gaps = [*Dialect.gaps()]
+    gaps, rules = [*Dialect.gaps()], [*Rules.gaps()]
     users = {only: [gap for gap in gaps if gap.only == only] for only in dict.fromkeys(gap.only for gap in gaps)}
     return "\n".join(
         [
-            INTRO.format(count=len(gaps)),
+            INTRO.format(dialect=len(gaps), rules=len(rules)),
             table(("grade", "source of the fact"), _grades()),
             "## Choices of client and emulator\n",
             _table(users[""]),
@@ -215,9 +193,9 @@ def dialect_page() -> str:
             _table(users["emulator and receiver"]),
             "## Choices of the receiver\n",
             _table(users["receiver"]),
-            "## Choices of the emulator\n",
+            "## Rules of the emulator\n",
             "These choices do not change the requests and answers of the client.\n",
-            _table(users["emulator"]),
+            _table(rules),
             CHANGING,
             "## Deliveries outside the time limits\n",
             SKEW,
@@ -253,7 +231,7 @@ def _table(gaps: list[Gap]) -> str:
 
 def _row(gap: Gap) -> tuple[str, ...]:
     instead = code(OTHERWISE[gap.name])
-    choice = f"{gap.choice} (*{gap.section}*). Another value: {instead}"
+    choice = f"{gap.settles} (*{gap.section}*). Another value: {instead}"
     return code(gap.name), _shown(gap), choice, REASONS[gap.name], code(gap.grade.value)
 
 
@@ -285,5 +263,5 @@ def _runs(numbers: list[str]) -> Iterator[str]:
 
 
 def _mapping(name: str, show: Callable[..., str]) -> Iterator[tuple[str, str]]:
-    default = cast("Mapping[str, object]", next(gap.default for gap in Dialect.gaps() if gap.name == name))
+    default = cast("Mapping[str, object]", next(gap.default for gap in (*Dialect.gaps(), *Rules.gaps()) if gap.name == name))
     return ((code(key), show(value)) for key, value in default.items())

@@ -35,7 +35,7 @@ def faults() -> str:
         f"{calls:,} calls. All transports agree.\n"
     )
     head = ("phase", "fault", "error", "outcome", "sent again")
-    return f"\n{run_of(record, 'python -m tests.faults')}\n{about}\n{table(head, rows)}\n"
+    return f"\n{run_of(record, 'python -m tests.ci.faults')}\n{about}\n{table(head, rows)}\n"
 
 
 def _result(told: dict[str, Any]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The derived part of the page on reliability about fuzzing: what the recorded runs have done.
 
-``python -m tests.fuzz run --all --record`` writes the record.
+``python -m tests.ci.fuzz run --all --record`` writes the record.
 """
 
 from __future__ import annotations

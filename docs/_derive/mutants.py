@@ -1,6 +1,6 @@
 """The tables of mutation testing on the page on reliability: one recorded run.
 
-``python -m tests.mutants --record`` writes the record.
+``python -m tests.ci.mutants --record`` writes the record.
 """
 
 from __future__ import annotations

@@ -38,6 +38,8 @@ TABLES = {
     "core": ("core", "CPU us"),
     "rates": ("rates", "CPU us"),
     "lateness": ("lateness", ""),
+    "throttled calls": ("congestion", "Throttled calls"),
+    "overload": ("congestion", "Three seconds"),
     "instructions": ("instructions", "Thousand instructions"),
     "start": ("import_time", "CPU ms"),
     "memory": ("memory", "Resident memory"),

@@ -34,7 +34,7 @@ def proxies() -> str:
     record = recorded("proxies")
     runs: list[dict[str, Any]] = record["runs"]
     parts = [
-        run_of(record, "python -m tests.proxies"),
+        run_of(record, "python -m tests.ci.proxies"),
         "Calls, over all five transports:\n",
         _table([run for run in runs if "calls" in run], CALLS),
         "Copies from the emulator to `rbim callback serve`, in normal mode, each sent once:\n",

@@ -1,6 +1,6 @@
 """The derived part of the page on reliability about soaks: the figures of the recorded run.
 
-``python -m tests.soak --record docs/proof/soak.json`` writes the run, ``python docs/pictures/draw.py soak`` draws it.
+``python -m tests.ci.soak --record docs/proof/soak.json`` writes the run, ``python docs/pictures/draw.py soak`` draws it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The derived part of the page on reliability about the supply chain: the recorded answers of ``tests.supply_chain``."""
+"""The derived part of the page on reliability about the supply chain: the recorded answers of ``tests.ci.supply_chain``."""
 
 from __future__ import annotations
 

@@ -345,7 +345,7 @@ def create_app(database: str | None = None, inbox: SqliteInbox | None = None, tr
                 sink=inbox or SqliteInbox("events.db"),
                 router=copies,
                 around=shared,
-                observers=[otel.on_callback],
+                observers=[otel],
             )
             app.router.routes.append(Route("/copies", receiver.asgi, methods=["POST"]))  # a mount redirects to /copies/
             await stack.enter_async_context(receiver)

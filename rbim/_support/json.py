@@ -2,14 +2,16 @@
 
 orjson is used if it is installed (extra ``fast``). Both give the same values and the same errors: the standard library
 handles whatever orjson treats differently, which is integers above 64 bits (orjson reads them as floats), NaN (orjson
-writes null) and input that orjson rejects (for example a lone surrogate).
+writes null) and input that orjson rejects (for example a lone surrogate). How deep a document may be nested is decided
+here: the limits of the parsers differ, and that of the standard library differs from Python to Python.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from math import isinf
-from typing import Any
+from typing import Any, Final
 
 try:
     import orjson as _orjson
@@ -18,7 +20,10 @@ except ImportError:
 
 orjson: Any = _orjson
 
-__all__ = ["NotJson", "dumps", "loads", "loads_plain"]
+__all__ = ["MOST_LEVELS", "NotJson", "dumps", "keys_of", "loads", "loads_plain", "loads_repaired"]
+
+MOST_LEVELS: Final = 64
+"""Levels of arrays and objects in a document at most; the interface has four."""
 
 _AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_NUMBER = b"0" * 19
@@ -26,7 +31,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class NotJson(ValueError):
-    """Bytes that are not a JSON document, or whose nesting or numbers exceed what Python can hold."""
+    """Bytes that are not a JSON document, are nested too deep, or have a number that Python cannot hold."""
 
 
 def _refuse_constant(name: str) -> object:
@@ -40,12 +45,39 @@ def _finite(digits: str) -> float:
     return number
 
 
-_decode = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
+# Old programs write line ends and other control characters in texts as they are: they are read, too.
+_decode = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, strict=False).decode
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 def loads(body: bytes) -> Any:  # JSON
-    """Parse one UTF-8 JSON document; a byte order mark and surrounding white space are allowed. Raises NotJson."""
+    """Parse one UTF-8 JSON document; a byte order mark, surrounding white space and raw control characters are allowed.
+
+    Raises NotJson, also if arrays and objects are nested more than MOST_LEVELS deep.
+    """
+    document = _parsed(body)
+    if body.count(b"[") + body.count(b"{") > MOST_LEVELS and _is_deep([document]):
+        raise NotJson(_TOO_DEEP)
+    return document
+
+
+_TOO_DEEP = f"nested more than {MOST_LEVELS} levels deep"
+_CONTAINERS: Final[frozenset[type]] = frozenset({list, dict})
+
+
+def _is_deep(document: Any) -> bool:  # JSON
+    level: list[Any] = [document]
+    for _ in range(MOST_LEVELS + 1):
+        level = [
+            value
+            for each in level
+            for value in (each.values() if each.__class__ is dict else each)
+            if value.__class__ in _CONTAINERS
+        ]
+    return bool(level)
+
+
+def _parsed(body: bytes) -> Any:  # JSON
     if orjson is not None and _LONG_NUMBER not in body.translate(_AS_ZEROS):
         try:
             return orjson.loads(body)
@@ -56,7 +88,7 @@ def loads(body: bytes) -> Any:  # JSON
     except UnicodeDecodeError as error:
         reason = f"not UTF-8 at byte {error.start}"
     except RecursionError:
-        reason = "nested too deep"
+        reason = _TOO_DEEP
     except NotJson:
         raise
     except json.JSONDecodeError as error:
@@ -64,6 +96,61 @@ def loads(body: bytes) -> Any:  # JSON
     except ValueError:
         reason = "a number with too many digits"
     raise NotJson(reason)
+
+
+def keys_of(body: bytes) -> tuple[set[str], list[str]]:
+    """Return the keys in a document that ``loads`` has read, and those that one object has twice, in order."""
+    keys: set[str] = set()
+    twice: list[str] = []
+
+    def note(pairs: list[tuple[str, object]]) -> None:
+        own: set[str] = set()
+        for key, _ in pairs:
+            if key in own:
+                twice.append(key)
+            own.add(key)
+        keys.update(own)
+
+    json.loads(body.removeprefix(_BOM), object_pairs_hook=note, strict=False)
+    return keys, twice
+
+
+_HALVES = re.compile(rb"\xed[\xa0-\xaf][\x80-\xbf]\xed[\xb0-\xbf][\x80-\xbf]|\xed[\xa0-\xbf][\x80-\xbf]")
+_REPLACED = "\N{REPLACEMENT CHARACTER}"
+_LONG_CHARACTERS = re.compile("[\u0800-\ufffc\U00010000-\U0010ffff]")  # three bytes or more: other charsets rarely look so
+
+
+def loads_repaired(body: bytes) -> tuple[Any, bytes]:  # JSON
+    """Parse a JSON document that other programs may have damaged; return it with its text in UTF-8. Raises NotJson.
+
+    Bytes that are not UTF-8 are repaired one sequence at a time. A character above U+FFFF in two halves (CESU-8, as Java and
+    MySQL write it) is joined; any other sequence becomes U+FFFD. A text that is GB18030 as a whole (which includes GBK and
+    GB 2312) is read as that, if it has more sequences that are not UTF-8 than characters of three bytes or more that are.
+    """
+    try:
+        return loads(body), body
+    except NotJson:
+        text = _repaired(body)
+        if text == body:
+            raise
+    return loads(text), text
+
+
+def _repaired(body: bytes) -> bytes:
+    joined = _HALVES.sub(_joined, body)
+    text = joined.decode("utf-8", "replace")
+    bad = text.count(_REPLACED) - body.count(_REPLACED.encode())
+    if bad > len(_LONG_CHARACTERS.findall(text)):
+        try:
+            return body.decode("gb18030").encode()
+        except ValueError:
+            pass
+    return text.encode()
+
+
+def _joined(halves: re.Match[bytes]) -> bytes:
+    units = halves[0].decode("utf-8", "surrogatepass").encode("utf-16-le", "surrogatepass")
+    return units.decode("utf-16-le", "replace").encode()
 
 
 def loads_plain(body: bytes) -> dict[str, Any] | None:

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["create_private", "private_stream", "replace_private", "require_trusted"]
 
 OWNER_ONLY = 0o600
-SHARED = stat.S_IWGRP | stat.S_IWOTH
-"""The modes of a directory in which other users can make files."""
-
+SHARED = stat.S_IWGRP | stat.S_IWOTH  # the modes of a directory in which other users can make files
 _CREATING = Lock()
 """One thread at a time creates a file: closing the descriptor would release the locks of a thread that uses it already."""
 

@@ -8,6 +8,7 @@ from typing import Any
 __all__ = [
     "empty",
     "excerpt",
+    "formula_of",
     "install_command",
     "looks_secret",
     "missing_extra",
@@ -17,15 +18,11 @@ __all__ = [
     "quoted_key",
 ]
 
-EXCERPT = 120
-"""Characters of an unreadable answer that an error message shows at most."""
+EXCERPT = 120  # characters of an unreadable answer that an error message shows at most
 
 
-SECRET = re.compile(r"[^\s'\"\[\](){},:=]{12,}")
-"""A word that is long enough to be a token or a password."""
-
-QUOTED = 60
-"""Characters of a wrong value that an error message shows at most."""
+SECRET = re.compile(r"[^\s'\"\[\](){},:=]{12,}")  # a word that is long enough to be a token or a password
+QUOTED = 60  # characters of a wrong value that an error message shows at most
 
 
 def empty() -> dict[str, Any]:
@@ -76,6 +73,7 @@ def quoted_key(name: object) -> str:
 _SIGNS = "=+\\-@\uff1d\uff0b\uff0d\uff20"  # also in full width
 _STARTS_FORMULA = re.compile(f"[\\s\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u2069\\ufeff]*[{_SIGNS}]|[\\t\\r\\n]")
 _CELL_IN_CELL = re.compile(f'([;,|\\t\\r\\n]["\\s]*)(?=[{_SIGNS}])')
+_SIGN_IN_CELL = re.compile(f"([;,|\\t\\r\\n][\"\\s]*)'(?=[{_SIGNS}])")
 _SIGNED_DIGITS = re.compile("[+-]?[0-9]+")
 
 
@@ -90,6 +88,12 @@ def no_formula(text: str) -> str:
         return text
     begun = f"'{text}" if _STARTS_FORMULA.match(text) else text
     return _CELL_IN_CELL.sub(r"\1'", begun)
+
+
+def formula_of(cell: str) -> str:
+    """Return the text of which :func:`no_formula` made this cell, or the cell itself if it made it of none other."""
+    text = _SIGN_IN_CELL.sub(r"\1", cell.removeprefix("'")) if "'" in cell else cell
+    return text if text != cell and no_formula(text) == cell else cell
 
 
 def install_command(extra: str) -> str:

@@ -1,54 +1,54 @@
-"""Dispatcher of one run: sends planned chunks as fast as the pace allows and records each sending.
+"""Dispatcher of one run: sends the planned chunks as fast as the pace allows, and records each request.
 
-What is sent next is decided in one place (``_take``), without waiting, so halts, rates and the number in flight need no
+What is sent next is decided in one place (``_take``), without waiting, so rates and the number in flight need no
 coordination between tasks.
 """
 
 # Theory of operation
 #
-# A chunk in memory is READY (planned), HELD (its group's own rate is used up, or another chunk of its group waits for its
-# turn), SCHEDULED (to be sent at a given time: a resend, a half, or the first held chunk of a group), with a WORKER that
-# waits for its turn in the sender's limits, or IN FLIGHT. After IN FLIGHT it is settled, scheduled again or split. A run
-# that stops drops what is not in flight.
-#
-# A request in the journal (RequestState):
-#   (new)   -> PLANNED            its intent is committed, some time before it can leave; it is marked when it leaves
-#   PLANNED -> ANSWERED | REFUSED | NOT_SENT | UNKNOWN      the settlement is committed; NOT_SENT also when it is
-#                                                           interrupted before the platform may have acted
-#   PLANNED -> OPEN               it is marked, and the run ended before its outcome was recorded
-#   PLANNED -> (removed)          it is not marked at the end of the run
-#   OPEN    -> UNKNOWN            by the next run's `recover`, or it is sent again
-# A request to be sent again is marked `todo` unless the intent of the resend, a new request, is recorded.
-#
-# An account (AccountState):
-#   WAITING | AGAIN -> DONE | REFUSED | FAILED | UNKNOWN    by one settlement, or `recover`; unchanged while it is resent
-#   FAILED | REFUSED -> WAITING, UNKNOWN -> AGAIN           only by `Journal.retry`, between two runs
+# A chunk in memory
+#   QUEUED      in the queue of its group; groups take turns, and a group pauses while its own rate is used up
+#   SCHEDULED   to be sent again at a time; then it is the first one of its group
+#   NEXT        taken, and held until a rate of all groups lets it leave
+#   AT THE GATE a worker has it, and waits for its turn in the client's limits; its group is leased, so that no other chunk
+#               of the group waits there
+#   RECORDING   it has its place; its intent is being committed, in a batch with others
+#   IN FLIGHT   its intent is durable, and its request has left
+# QUEUED -> NEXT -> AT THE GATE -> RECORDING -> IN FLIGHT -> settled | SCHEDULED | split: its halves are QUEUED
+# RECORDING -> QUEUED   the disk is late: place and tokens are given back, so that a stall of the disk holds up no call and
+#                       no rate is exceeded after it. The intent counts when it is durable
+# A run that stops, and a group that is closed, drop what is not in flight. The states of requests and accounts in the
+# journal: rbim.bulk.journal.journal.
 #
 # A worker is a task that sends one chunk after another; it ends when there is nothing to send now. The main task starts
-# workers and sleeps until something is due.
+# workers and sleeps until something is due. One task commits batches: outcomes, then intents, then groups that are closed.
 #
 # Always true: each account is in one chunk, and a chunk is sent by one worker at a time. No request leaves before its intent
-# is durable and it is marked. A mark is kept until the outcome is durable. Outcomes that wait for that count as in flight,
-# except those that the mark has as well: all accounts done.
+# is durable. At most as many outcomes wait to be recorded as requests may be in flight. A closed group is settled in the
+# journal after everything that was decided before.
 
 from __future__ import annotations
 
+import heapq
 from functools import partial
+from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.lowlevel import checkpoint
-from attrs import evolve
+from attrs import define, evolve, field
 
 from rbim._support.task_errors import is_being_cancelled
-from rbim.bulk.chunk_queue import ChunkQueue
 from rbim.bulk.failure_policy import Decision, Signal, Step, failed, judge
 from rbim.bulk.journal.journal import Ended
 from rbim.bulk.stop_rules import StopRules
-from rbim.bulk.work import ALL_DONE, FailureReason, RequestState, Settlement
-from rbim.client.senders import in_background, prepare
+from rbim.bulk.work import ALL_DONE, AccountState, Chunk, FailureReason, RequestState, Settlement
+from rbim.client.client import in_background, prepare
+from rbim.client.congestion import Congestion
+from rbim.client.limits import Demands
 from rbim.errors import InvalidRequest, RbimError
+from rbim.queues import KeyedQueue
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -56,25 +56,27 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from rbim.bulk.journal.journal import Journal
-    from rbim.bulk.pace.controller import PaceController
+    from rbim.bulk.pace import Pace
     from rbim.bulk.progress import Phase, RunCounts
     from rbim.bulk.settings import JobSettings
-    from rbim.bulk.work import Chunk, Work
-    from rbim.client.senders import PreparedRequest
+    from rbim.bulk.work import Work
+    from rbim.client.client import PreparedRequest
     from rbim.clock import Clock
     from rbim.operations.namespace import Sender
     from rbim.storage.group_commit import GroupCommit
 
 __all__ = ["Dispatcher"]
 
-NOT_SENT = Settlement(
-    outcome=RequestState.NOT_SENT, reason=FailureReason("the job was interrupted before it was sent"), again=True
-)
-
+INTERRUPTED = FailureReason("the job was interrupted before it was sent")
 DONE = Decision(step=Step.SETTLED, signal=Signal.ANSWERED, settlement=ALL_DONE)
 
-FIRST_BATCH = 32  # chunks whose intents are recorded together; twice as many each time that they do not last
-LONGEST_BATCH = 8  # chunks of a batch at most, for each request that may be in flight
+FEW_QUEUED = 64
+MOST_QUEUED = 5000
+"""Chunks in memory: at least those, or twice as many as may be in flight; at most these, when groups pause."""
+
+LATE = 0.1
+"""Seconds for which a request holds its place while its intent is committed."""
+
 SAMPLE_INTERVAL = 1.0  # seconds
 
 
@@ -82,14 +84,28 @@ class _Ending(Exception):
     """The run ends, or the group is closed: the request does not leave."""
 
 
+class _Late(Exception):
+    """The disk is late: the request gives its place back."""
+
+
+@define(eq=False)
 class _Worker:
-    """A task that sends chunks; ``chunk`` is the one that it sends, ``scope`` ends it."""
+    """A task that sends ``chunk``; ``scope`` ends it. ``has_lease``: that of the chunk's group, until the chunk leaves."""
 
-    __slots__ = ("chunk", "scope")
+    chunk: Chunk | None
+    has_lease: bool = True
+    scope: anyio.CancelScope = field(factory=anyio.CancelScope)
 
-    def __init__(self, chunk: Chunk) -> None:
-        self.chunk: Chunk | None = chunk
-        self.scope = anyio.CancelScope()
+
+@define(eq=False)
+class _Batch:
+    """What one transaction records. ``written`` is set when it is durable, or earlier if it is ``late``."""
+
+    ended: list[Ended] = field(factory=list[Ended])
+    intents: list[Chunk] = field(factory=list[Chunk])
+    closed: list[tuple[str, FailureReason]] = field(factory=list[tuple[str, FailureReason]])
+    written: anyio.Event = field(factory=anyio.Event)
+    late: bool = False
 
 
 class Dispatcher:
@@ -102,7 +118,7 @@ class Dispatcher:
         sender: Sender,
         journal: Journal,
         commits: GroupCommit,
-        pace: PaceController,
+        pace: Pace,
         counts: RunCounts,
         settings: JobSettings,
         clock: Clock,
@@ -123,27 +139,30 @@ class Dispatcher:
             now=clock.monotonic(),
             known=work.dialect.already_reasons,
         )
-        self._queue = ChunkQueue()
-        self._under_way = set[int]()  # chunks that have left and are not settled for good
-        self._next: Chunk | None = None  # the chunk that waits until any may be sent
+        self._least = max(FEW_QUEUED, 2 * settings.concurrency)
+        self._queue = KeyedQueue[str, Chunk]()
+        self._scheduled: list[tuple[float, int, Chunk]] = []  # a heap
+        self._next: Chunk | None = None  # its group is leased
+        self._order = count()
         self._due: float | None = None  # when something may be sent if nothing else changes
         self._idle = True  # nothing could be sent for want of chunks or places
-        self._ready_since = clock.monotonic()  # when the next chunk could have left but for rates and halts
+        self._ready_since = clock.monotonic()  # when the next chunk could have left but for rates and congestion
         self._workers = set[_Worker]()
-        self._batch = FIRST_BATCH
-        self._starved = False
         self._all_planned = False
         self._end_reason = ""  # set when the run is to end early
         self._error: Exception | None = None
-        self._ended: list[Ended] = []  # whose outcomes are to be recorded
+        self._batch = _Batch()
+        self._leaving = Demands(settings.rates, Congestion())  # what leaves after its commit
+        self._recording = set[Chunk]()  # with an intent, recorded or in a batch, that have not left
+        self._closed: dict[str, FailureReason] = {}  # why groups were closed
         self._unrecorded = 0  # outcomes that would be lost if the process were killed now
-        self._returning = 0  # chunks to be sent again when that is recorded
+        self._is_late = False
         self._isolate_left = settings.isolate
         self._cancelled = anyio.get_cancelled_exc_class()
         self._changed = anyio.Event()
         self._more_wanted = anyio.Event()
         self._more_wanted.set()
-        self._outcomes = anyio.Event()
+        self._news = anyio.Event()
 
     @property
     def phase(self) -> Phase:
@@ -174,14 +193,16 @@ class Dispatcher:
         """
         try:
             async with anyio.create_task_group() as tasks:
-                for keeping in (self._keep_planned, self._keep_sampling, self._keep_settling):
+                for keeping in (self._keep_planned, self._keep_sampling, self._keep_recording):
                     tasks.start_soon(self._stop_on_error, keeping)
                 await self._dispatch(tasks)
                 while self._workers:
                     await self._wait_for_change(None)
                 tasks.cancel_scope.cancel()
         finally:
-            self._record(partial(self._journal.settle, self._ended))
+            not_sent = Settlement(outcome=RequestState.NOT_SENT, reason=INTERRUPTED, again=True)
+            left_over = [Ended(chunk, not_sent, 0.0) for chunk in self._recording.difference(self._batch.intents)]
+            self._commits.begin(partial(self._journal.record, [*self._batch.ended, *left_over], (), self._batch.closed))
             self._sample()
         if self._error is not None:
             raise self._error
@@ -209,66 +230,59 @@ class Dispatcher:
                 worker = _Worker(chunk)
                 self._workers.add(worker)
                 tasks.start_soon(self._work_on, worker)
-            if self._is_over:
+            if self._all_planned and not (self._queue or self._scheduled or self._next or self._workers or self._recording):
                 return
             await self._wait_for_change(self._due)
 
-    def _take(self) -> Chunk | None:
-        """Return the chunk to be sent now; None if there is none, and then ``_due`` is the time of the next one."""
-        pace, queue, self._due = self._pace, self._queue, None
+    def _take(self) -> Chunk | None:  # noqa: C901  # one decision, from top to bottom
+        """Return the chunk to be sent now, with the lease of its group; None if there is none before ``_due``."""
+        pace, most, self._due = self._pace, self._settings.concurrency, None
         now = self._clock.monotonic()
         if self._idle:
             self._idle, self._ready_since = False, now
         while not self._end_reason:
-            if len(self._workers) >= min(pace.concurrency(now), self._settings.concurrency - self._unrecorded):
+            if len(self._workers) >= min(pace.concurrency(), most) or self._unrecorded >= most or self._is_late:
                 self._idle = True
                 return None
-            chunk = self._next or self._next_chunk(now)
+            chunk = self._next or self._next_queued(now)
             self._next = None
             if chunk is None:
-                self._idle, self._due = True, queue.due
+                self._idle, self._due = True, self._queue.next_at(now)
+                if self._scheduled:
+                    self._due = min(self._scheduled[0][0], inf if self._due is None else self._due)
                 return None
-            if self._is_dropped(chunk):
-                continue
-            if self._has_operation(chunk):
+            if chunk.operation is None and chunk.invalid is None:
+                try:
+                    chunk.operation = self._work.make(chunk)
+                except InvalidRequest as error:
+                    chunk.invalid = error
+            if chunk.operation is not None:
                 at = pace.earliest_any_group(chunk.operation, now)
                 if at > now:
                     self._next, self._due = chunk, at
                     return None
                 at = pace.earliest(chunk.operation, now)
                 if at > now:  # only its group is held back: send others first
-                    queue.put_first(chunk, at)
+                    self._put_back(chunk)
+                    self._queue.pause(chunk.group, at)
+                    self._queue.release(chunk.group)
                     continue
                 pace.reserved(chunk.operation, now)
             chunk.ready_since, chunk.left, self._ready_since = self._ready_since, None, now
             return chunk
         return None
 
-    def _is_dropped(self, chunk: Chunk) -> bool:
-        """Return whether the chunk's group is closed and no request of the chunk has left: the journal has settled it."""
-        return self._rules.is_closed(chunk.group) and chunk.id not in self._under_way
-
-    def _has_operation(self, chunk: Chunk) -> bool:
-        """Make the chunk's operation; return False if its values are invalid (``chunk.invalid``)."""
-        if chunk.operation is None:
-            try:
-                chunk.operation = self._work.make(chunk)
-            except InvalidRequest as error:
-                chunk.invalid = error
-        return chunk.operation is not None
-
-    def _next_chunk(self, now: float) -> Chunk | None:
-        """Return the next chunk that is due, if there is one, and let more be planned in time."""
-        if len(self._queue.ready) <= self._batch // 2 and not self._all_planned:
+    def _next_queued(self, now: float) -> Chunk | None:
+        """Lease a group and return its next chunk, if one is due; let more be planned in time."""
+        while self._scheduled and self._scheduled[0][0] <= now:
+            self._put_back(heapq.heappop(self._scheduled)[2])
+        leased = self._queue.lease(now)
+        if len(self._queue) < (self._least // 2 if leased is not None else MOST_QUEUED):
             self._more_wanted.set()
-        chunk = self._queue.next(now)
-        if chunk is None:
-            self._starved = not self._queue.ready
-        return chunk
+        return None if leased is None else leased[1]
 
-    @property
-    def _is_over(self) -> bool:
-        return self._all_planned and not (self._queue or self._workers or self._next or self._returning)
+    def _put_back(self, chunk: Chunk) -> None:
+        self._queue.put(chunk.group, chunk, first=True)
 
     async def _wait_for_change(self, until: float | None) -> None:
         """Wait until something changes, or until that time (None: without a limit)."""
@@ -285,26 +299,23 @@ class Dispatcher:
         self._changed.set()
 
     async def _keep_planned(self) -> None:
-        """Keep planned chunks ready whose intents are durable, no more than last while the next ones are recorded."""
-        most = max(LONGEST_BATCH * self._settings.concurrency, 1)
-        self._batch = min(self._batch, most)
-        while True:
+        """Read chunks of the plan until it ends, or until ``limit`` accounts are to be sent."""
+        while not self._all_planned:
             await self._more_wanted.wait()
             self._more_wanted = anyio.Event()
-            if self._starved:
-                self._batch = min(2 * self._batch, most)
-            room = self._batch - len(self._queue.ready)
-            if room < 1:  # it was requested twice
-                continue
-            self._starved = False
-            chunks = await self._commits.run(partial(self._journal.plan, room, self._limit))
-            if self._limit is not None:
-                self._limit -= sum(len(chunk.accounts) for chunk in chunks)
-            self._queue.ready.extend(chunks)
+            chunks = await self._commits.read(partial(self._journal.next_chunks, self._least))
             self._all_planned = not chunks
+            for chunk in chunks:
+                part = chunk
+                if self._limit is not None:
+                    if self._limit < len(chunk.accounts) and self._limit:
+                        part, _ = await self._recorded(partial(self._journal.divide, chunk, self._limit))
+                    self._limit -= min(self._limit, len(chunk.accounts))
+                self._queue.put(part.group, part)
+                if self._limit == 0:
+                    self._all_planned = True
+                    break
             self._notify()
-            if not chunks:
-                return
 
     async def _keep_sampling(self) -> None:
         while True:
@@ -315,8 +326,8 @@ class Dispatcher:
 
     def _sample(self) -> None:
         now = self._clock.monotonic()
-        sample = self._counts.sample(self._clock.now().timestamp(), now, self._pace.concurrency(now), self._pace.rate)
-        self._record(partial(self._journal.sample, sample))
+        sample = self._counts.sample(self._clock.now().timestamp(), now, self._pace.concurrency(), self._pace.rate)
+        self._commits.begin(partial(self._journal.sample, sample))  # if it fails, every later command fails too
 
     # One request.
 
@@ -332,168 +343,207 @@ class Dispatcher:
         """Send the worker's chunk, and others, until there is nothing to send now."""
         chunk = worker.chunk
         while chunk is not None:
-            if self._queue.is_blocked(chunk.group):  # one chunk of a group waits for its turn
-                self._pace.withdrawn(chunk.operation, self._clock.monotonic(), left=False)
-                self._queue.hold_back(chunk, self._clock.monotonic())
-            else:
-                worker.chunk = chunk
-                if anyio.current_effective_deadline() == -inf:
-                    await checkpoint()  # it is being cancelled: nothing more leaves
-                await self._send(chunk)
+            if anyio.current_effective_deadline() == -inf:
+                await checkpoint()  # it is being cancelled: nothing more leaves
+            await self._send(worker, chunk)
             worker.chunk = None
             self._workers.discard(worker)  # its place is free
-            chunk = self._take()
+            worker.chunk = chunk = self._take()
+            worker.has_lease = chunk is not None
             self._workers.add(worker)
 
-    async def _send(self, chunk: Chunk) -> None:
-        """Send a chunk when it is its turn, and settle it."""
-        clock = self._clock
-        failure: RbimError | None = None
+    async def _send(self, worker: _Worker, chunk: Chunk) -> None:  # noqa: C901, PLR0912  # one request, in order
+        """Send a chunk: wait for its place, record the intent, send it, and decide what is next."""
+        pace = self._pace
+        op: Any = chunk.operation
+        failure: RbimError | None = chunk.invalid
         sending: PreparedRequest[Any] | None = None
+        decision = DONE
         try:
-            if chunk.invalid is not None:
-                failure, decision = chunk.invalid, self._judge(chunk, chunk.invalid)
-            else:
-                self._queue.block(chunk.group)
-                sending = prepare(self._sender, chunk.operation, partial(self._leaves, chunk))
-                try:
-                    answer = await sending.send()
-                    decision = self._answered(chunk, answer)
-                except RbimError as error:
-                    failure, decision = error, self._judge(chunk, error)
+            if failure is None:
+                sending = prepare(self._sender, op, partial(self._leaves, worker, chunk))
+                answer = await sending.send()
+                settlement = self._work.answered(chunk, answer)
+                decision = DONE if settlement is ALL_DONE else evolve(DONE, settlement=settlement)
+        except RbimError as error:
+            failure = error
+        except _Late:
+            return
         except BaseException as error:
-            if chunk.mark is not None and (sending is None or not sending.may_have_acted):
-                self._settled(chunk, NOT_SENT, 0.0)
+            if chunk.left is not None and sending is not None and not sending.may_have_acted:
+                self._recording.add(chunk)
             if isinstance(error, _Ending):
                 return
             raise
         finally:
-            now = clock.monotonic()
+            now = self._clock.monotonic()
             if chunk.left is not None:
                 self._counts.change_in_flight(-1, now)
             elif chunk.invalid is None:
-                self._queue.release(chunk.group, now)
-                self._pace.withdrawn(chunk.operation, now, left=False)
+                pace.withdrawn(op, now, left=not worker.has_lease)
+            if worker.has_lease:
+                self._release(worker, chunk)
+        if failure is not None:
+            decision = self._judge(chunk, failure)
         elapsed = 0.0 if chunk.left is None else now - chunk.left
-        if chunk.left is not None:
-            self._update_pace(chunk, decision, now, elapsed)
-        await self._settle(chunk, decision, elapsed)
-        if decision.step is Step.STOP and failure is not None:
-            raise failure
-
-    def _leaves(self, chunk: Chunk) -> None:
-        """Mark a chunk that leaves now."""
-        if self._end_reason or self._is_dropped(chunk):
-            raise _Ending
-        now = self._clock.monotonic()
-        chunk.begun = self._clock.now().timestamp()
-        self._journal.mark(chunk, chunk.begun)
-        chunk.left, chunk.waited = now, now - chunk.ready_since
-        self._under_way.add(chunk.id)
-        self._pace.left(chunk.operation, now)
-        self._counts.change_in_flight(1, now)
-        self._queue.release(chunk.group, now)
-
-    def _answered(self, chunk: Chunk, answer: object) -> Decision:
-        settlement = self._work.answered(chunk, answer)
-        return DONE if settlement is ALL_DONE else evolve(DONE, settlement=settlement)
-
-    def _judge(self, chunk: Chunk, error: RbimError) -> Decision:
-        decision = judge(chunk.operation, chunk, error, retry=self._settings.retry, dialect=self._work.dialect)
-        if decision.step is Step.SPLIT and decision.settlement is not None:
-            if self._isolate_left > 1 and not self._rules.is_closed(chunk.group):
-                self._isolate_left -= 2
-                return decision
-            settlement = evolve(decision.settlement, state=failed(chunk))
-            return evolve(decision, step=Step.SETTLED, settlement=settlement, final=True)
-        return decision
-
-    def _update_pace(self, chunk: Chunk, decision: Decision, now: float, elapsed: float) -> None:
-        """Report the result to the pace."""
-        pace, op = self._pace, chunk.operation
-        if decision.signal is Signal.ANSWERED:
+        if chunk.left is None:
+            self._recording.discard(chunk)
+        elif decision.signal is Signal.ANSWERED:
             pace.answered(op, now, elapsed)
         elif decision.signal is Signal.THROTTLED:
             pace.throttled(op, now, decision.retry_after, elapsed)
         elif decision.signal is Signal.LOST:
-            pace.lost(op, now, elapsed)
+            pace.lost(now, elapsed)
         else:
             pace.withdrawn(op, now, left=True)
+        await self._settle(chunk, decision, elapsed)
+        if decision.step is Step.STOP and failure is not None:
+            raise failure
+
+    def _release(self, worker: _Worker, chunk: Chunk) -> None:
+        worker.has_lease = False
+        self._queue.release(chunk.group)
+        if chunk.group in self._queue:
+            self._notify()
+
+    async def _leaves(self, worker: _Worker, chunk: Chunk) -> None:
+        """Record the intent of a chunk that has its place, and return when it may leave."""
+        now = self._clock.monotonic()
+        if self._rules.is_closed(chunk.group) and chunk in self._recording:
+            self._give_up(chunk)
+        if self._end_reason or self._rules.is_closed(chunk.group):
+            raise _Ending
+        if self._is_late:
+            self._put_back(chunk)
+            raise _Late
+        self._pace.left(chunk.operation, now)
+        chunk.begun, chunk.waited = self._clock.now().timestamp(), now - chunk.ready_since
+        self._release(worker, chunk)
+        if chunk not in self._recording:
+            batch = self._batch
+            self._recording.add(chunk)
+            batch.intents.append(chunk)
+            self._news.set()
+            await batch.written.wait()
+            if batch.late:
+                raise _Late
+            await self._keep_rates(chunk)
+            if self._end_reason:
+                raise _Ending
+        self._recording.discard(chunk)
+        chunk.left = self._clock.monotonic()
+        self._counts.change_in_flight(1, chunk.left)
+
+    async def _keep_rates(self, chunk: Chunk) -> None:
+        """Wait as long as the commit, which lets several leave together, would let them leave faster than the rates."""
+        if not self._settings.rates:
+            return
+        now = self._clock.monotonic()
+        demand = self._leaving.of(chunk.operation, now)
+        while (at := demand.ready_at(now)) > now:
+            await self._clock.sleep(at - now)
+            now = self._clock.monotonic()
+        demand.take(now)
+
+    def _judge(self, chunk: Chunk, error: RbimError) -> Decision:
+        decision = judge(chunk.operation, chunk, error, retry=self._settings.retry, dialect=self._work.dialect)
+        settlement, closed = decision.settlement, self._rules.is_closed(chunk.group)
+        if decision.step is Step.SPLIT and not closed and self._isolate_left > 1:
+            self._isolate_left -= 2
+            return decision
+        if settlement is None or not (decision.step is Step.SPLIT or (decision.step is Step.AGAIN and closed)):
+            return decision
+        unknown = settlement.outcome is RequestState.UNKNOWN
+        settlement = evolve(settlement, state=AccountState.UNKNOWN if unknown else failed(chunk), again=False)
+        return evolve(decision, step=Step.SETTLED, settlement=settlement, final=True)
 
     async def _settle(self, chunk: Chunk, decision: Decision, elapsed: float) -> None:
         """Record and count the outcome; schedule the resend or the halves, if any."""
-        settlement = decision.settlement
+        settlement, now = decision.settlement, self._clock.monotonic()
         throttled = decision.signal is Signal.THROTTLED
         self._counts.ended(settlement, len(chunk.accounts), throttled=throttled, final=decision.final)
-        verdict = self._rules.ended(chunk, decision, self._clock.monotonic(), elapsed)
+        verdict = self._rules.ended(chunk, decision, now, elapsed)
         if verdict.stop is not None:
             self.stop(verdict.stop)
+        if settlement is not None and decision.step is not Step.SPLIT:
+            self._batch.ended.append(Ended(chunk, settlement, elapsed))
+            self._unrecorded += 1
+            self._news.set()
         if verdict.close is not None:
-            under_way = tuple(self._under_way)
-            close = partial(self._journal.close_group, chunk.group, verdict.close, under_way)
-            self._counts.closed(await self._recorded(close))
+            self._close(chunk.group, verdict.close)
         if settlement is None:
             return
         if decision.step is Step.SPLIT:
-            closed = self._rules.is_closed(chunk.group)  # then the halves are sent all the same
-            halves = await self._recorded(partial(self._journal.split, Ended(chunk, settlement, chunk.begun, elapsed)))
-            if closed:
-                self._under_way.add(halves[-1].id)
-            now = self._clock.monotonic()
-            for half in halves:  # the first one has the number of the whole, and is under way
-                self._queue.schedule(half, now)
-            self._journal.forget_mark(chunk)
+            for half in await self._recorded(partial(self._journal.split, Ended(chunk, settlement, elapsed))):
+                if not self._rules.is_closed(half.group):  # else it was settled with its group
+                    self._queue.put(half.group, half)
         elif decision.step is Step.AGAIN:
+            unknown = settlement.outcome is RequestState.UNKNOWN
             again = evolve(
                 chunk,
+                number=0,
                 repeats=chunk.number,
                 attempt=chunk.attempt + 1,
-                unknown_attempts=chunk.unknown_attempts + (settlement.outcome is RequestState.UNKNOWN),
-                resent=chunk.resent or settlement.outcome is RequestState.UNKNOWN,
+                unknown_attempts=chunk.unknown_attempts + unknown,
+                resent=chunk.resent or unknown,
                 expired=chunk.expired or decision.expired,
-                due=self._clock.monotonic() + decision.pause,
                 begun=None,
                 left=None,
-                mark=None,
             )
-            self._returning += 1
-            self._settled(chunk, settlement, elapsed, again)
-        else:
-            self._settled(chunk, settlement, elapsed)
+            heapq.heappush(self._scheduled, (now + decision.pause, next(self._order), again))
         self._notify()
+
+    def _close(self, group: str, reason: FailureReason) -> None:
+        """Drop what waits for a group; the journal settles it, but for late requests, whose intents it has."""
+        dropped = self._queue.drop(group) + [each[2] for each in self._scheduled if each[2].group == group]
+        self._scheduled = [each for each in self._scheduled if each[2].group != group]
+        heapq.heapify(self._scheduled)
+        if self._next is not None and self._next.group == group:
+            dropped.append(self._next)
+            self._next = None
+            self._queue.release(group)
+        self._closed[group] = reason
+        self._batch.closed.append((group, reason))
+        self._news.set()
+        for chunk in self._recording.intersection(dropped):
+            self._give_up(chunk)
+
+    def _give_up(self, chunk: Chunk) -> None:
+        """Settle a late request of a closed group, which has not left."""
+        settlement = Settlement(outcome=RequestState.NOT_SENT, state=failed(chunk), reason=self._closed[chunk.group])
+        self._recording.discard(chunk)
+        self._batch.ended.append(Ended(chunk, settlement, 0.0))
+        self._unrecorded += 1
+        self._counts.closed({failed(chunk): len(chunk.accounts)})
+        self._news.set()
 
     # Recording.
 
-    def _settled(self, chunk: Chunk, settlement: Settlement, elapsed: float, again: Chunk | None = None) -> None:
-        self._ended.append(Ended(chunk, settlement, chunk.begun, elapsed, again))
-        if settlement is ALL_DONE:
-            self._journal.mark_done(chunk, elapsed)
-        else:
-            self._unrecorded += 1
-        self._outcomes.set()
-
-    async def _keep_settling(self) -> None:
-        """Record outcomes, all that are known at a time together."""
+    async def _keep_recording(self) -> None:
+        """Commit batches, one after another; what comes meanwhile is in the next one."""
         while True:
-            await self._outcomes.wait()
-            self._outcomes = anyio.Event()
-            ended, self._ended = self._ended, []
-            await self._commits.begin(partial(self._journal.settle, ended))()
-            for each in ended:
-                self._unrecorded -= each.settlement is not ALL_DONE
-                self._journal.forget_mark(each.chunk)
-                if each.again is None:
-                    self._under_way.discard(each.chunk.id)
-                else:
-                    self._returning -= 1
-                    self._queue.schedule(each.again, each.again.due)
+            await self._news.wait()
+            batch, self._batch, self._news = self._batch, _Batch(), anyio.Event()
+            durable = self._commits.begin(partial(self._journal.record, batch.ended, batch.intents, batch.closed))
+            closed: dict[AccountState, int] = {}
+            with self._clock.scope(LATE) as scope:
+                closed = await durable()
+            if scope.cancelled_caught:
+                self._is_late = batch.late = True
+                batch.written.set()
+                closed = await durable()
+                self._is_late = False
+                for chunk in batch.intents:
+                    if chunk in self._recording and self._rules.is_closed(chunk.group):
+                        self._give_up(chunk)
+                    elif chunk in self._recording:
+                        self._put_back(chunk)
+            batch.written.set()
+            self._unrecorded -= len(batch.ended)
+            self._counts.closed(closed)
             self._notify()
 
     async def _recorded(self, command: Callable[[], Any]) -> Any:  # the command's result
         """Return the result of a journal command once it is durable, also if the run is cancelled meanwhile."""
         with anyio.CancelScope(shield=True):
             return await self._commits.run(command)
-
-    def _record(self, command: Callable[[], object]) -> None:
-        """Queue a journal command without waiting for it. If it fails, every later command fails too."""
-        self._commits.begin(command)

@@ -14,6 +14,8 @@ was refused                      its accounts have failed; or its halves are sen
                                  blame (not if the group does not exist); unknown if an earlier sending may have taken effect
 was refused, timestamp too old   signed and sent again, once
 credentials were refused         the job stops; its accounts keep waiting
+met something in between         sent again without a limit, if the outcome is "refused", as if it was not sent; a redirect
+                                 stops the job
 ===============================  ==========================================================================
 """
 
@@ -31,6 +33,7 @@ from rbim.errors import (
     AuthenticationError,
     ClientClosed,
     DeadlineExceeded,
+    IntermediaryError,
     InvalidRequest,
     NotFound,
     Outcome,
@@ -55,6 +58,7 @@ MAX_PAUSE = 300.0
 """Seconds by which one ``Retry-After`` can delay a request, at most."""
 
 TOO_MANY_REQUESTS = 429
+REDIRECTS = range(300, 400)
 
 
 class Step(Enum):
@@ -111,6 +115,10 @@ def judge(op: Operation[Any], chunk: Chunk, error: RbimError, *, retry: Retry, d
         expired = isinstance(error, TimestampExpired) and not chunk.expired
         step = Step.AGAIN if expired else Step.STOP
         return Decision(step=step, signal=Signal.ANSWERED, settlement=_left_waiting(error, reason), expired=expired)
+    if isinstance(error, IntermediaryError) and error.outcome is Outcome.REFUSED:  # says nothing of the accounts
+        step = Step.STOP if error.status in REDIRECTS else Step.AGAIN
+        pause = min(SHORT_PAUSE if error.retry_after is None else error.retry_after, MAX_PAUSE)
+        return Decision(step=step, signal=Signal.LOST, settlement=_left_waiting(error, reason), pause=pause)
     if isinstance(error, Throttled) and error.outcome is Outcome.REFUSED:
         return _throttled(op, chunk, error, reason, dialect)
     if error.outcome is Outcome.UNKNOWN:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import aclosing, closing
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
@@ -12,20 +12,18 @@ from anyio.to_thread import run_sync
 from attrs import field, frozen
 
 from rbim.bulk.journal.facts import DIALECT, job_facts
-from rbim.bulk.journal.journal import Journal, OnUnknown
+from rbim.bulk.journal.journal import Journal, OnUnknown, Selection
 from rbim.bulk.journal.loading import batches
-from rbim.bulk.journal.parts import Selection
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.run import Run, RunParts
 from rbim.bulk.settings import JobSettings
 from rbim.bulk.stop_rules import FailureLimit
 from rbim.bulk.work import AccountState, Work
 from rbim.client.client import View
+from rbim.client.limits import Limits
 from rbim.client.retry import Retry
-from rbim.client.settings import rates_of
 from rbim.clock import SystemClock
 from rbim.dialect import Dialect
-from rbim.dialect_text import dialect_of
 from rbim.errors import InvalidRequest
 from rbim.operations import catalogue
 from rbim.operations.groups import DeleteGroupMember, Invited, InviteJoinGroup, Success
@@ -240,11 +238,10 @@ class Job(Generic[R]):
             try:
                 facts = self._parts().facts()
                 (loader,) = await run_sync(journal.commit, [partial(journal.create, facts, self.work.done_word)])
-                with closing(loader):
-                    async with aclosing(batches(rows)) as read:
-                        async for batch in read:
-                            await run_sync(journal.commit, [partial(loader.add, batch)])
-                    await run_sync(journal.commit, [partial(journal.loaded, loader, {})])
+                async with aclosing(batches(rows)) as read:
+                    async for batch in read:
+                        await run_sync(journal.commit, [partial(loader.add, batch)])
+                await run_sync(journal.commit, [partial(journal.loaded, loader, {})])
                 groups, requests = await run_sync(journal.planned)
                 sizes = await run_sync(journal.group_sizes)
             finally:
@@ -294,9 +291,9 @@ def _rates(rates: Iterable[Rate | str]) -> tuple[Rate, ...]:
     if isinstance(rates, (str, bytes)):
         require("rates", rates, (), form)
     try:
-        return rates_of(tuple(rates))
+        return Limits(rates=tuple(rates)).rates
     except ValueError as error:  # InvalidRequest is one
-        raise InvalidRequest(f"rates: {error}", field="rates") from None
+        raise InvalidRequest(f"rates: {str(error).removeprefix('rates: ')}", field="rates") from None
 
 
 def _rate_seconds(rate: Rate, requests: int) -> float:
@@ -362,7 +359,7 @@ def open_job(sender: Sender, journal: str | PathLike[str], **settings: Unpack[Ru
             f"{path}: unknown operation {facts.operation}: import the module that declares it", field="journal"
         )
     dialect = settings.pop("dialect", None) or (
-        sender.dialect if isinstance(sender, View) else dialect_of(facts.settings.get(DIALECT, {}))
+        sender.dialect if isinstance(sender, View) else Dialect.from_document(facts.settings.get(DIALECT, {}))
     )
     facts.require_dialect(path, dialect)
     work = Work[Any].of(operation, facts.options, facts.chunk, dialect)

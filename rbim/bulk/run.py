@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing, asynccontextmanager, closing
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,12 +33,12 @@ from rbim.bulk.journal.facts import DIALECT, JobFacts
 from rbim.bulk.journal.journal import Journal
 from rbim.bulk.journal.loading import Loaded, Loader, batches
 from rbim.bulk.journal.lock import JobLock
-from rbim.bulk.pace.controller import PaceController
+from rbim.bulk.pace import Pace
 from rbim.bulk.progress import RunCounts
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.work import AccountState
 from rbim.clock import SystemClock
-from rbim.dialect_text import client_document
+from rbim.dialect import client_document
 from rbim.errors import AuthenticationError, InvalidRequest
 from rbim.storage.group_commit import open_group_commit
 
@@ -49,9 +49,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from rbim.bulk.journal.journal import OnUnknown
+    from rbim.bulk.journal.journal import OnUnknown, Selection
     from rbim.bulk.journal.loading import Rows
-    from rbim.bulk.journal.parts import Selection
     from rbim.bulk.progress import Phase, Snapshot
     from rbim.bulk.report.model import Report
     from rbim.bulk.settings import JobSettings
@@ -128,7 +127,7 @@ class Run:
         self._scope = anyio.CancelScope()
         self._counts = RunCounts(NOTHING, dict.fromkeys(AccountState, 0), parts.clock.monotonic())
         self._loader: Loader | None = None
-        self._pace = PaceController(
+        self._pace = Pace(
             rates=parts.settings.rates, concurrency=parts.settings.concurrency, adaptive=parts.settings.adaptive
         )
         self._end_yielded = False
@@ -186,7 +185,7 @@ class Run:
         now = self._parts.clock.monotonic()
         phase: Phase = "ended" if self._ended.is_set() else "loading" if self._dispatcher is None else self._dispatcher.phase
         cause = "" if self._dispatcher is None else self._dispatcher.cause
-        snapshot = self._counts.snapshot(phase, now, self._pace.concurrency(now), cause, self._pace.rate)
+        snapshot = self._counts.snapshot(phase, now, self._pace.concurrency(), cause, self._pace.rate)
         return (
             snapshot
             if self._dispatcher is not None or self._loader is None
@@ -276,12 +275,11 @@ class Run:
         work, facts = self._parts.work, self._parts.facts()
         await commits.read(partial(journal.set_fast_writes, loading=True))
         self._loader = loader = await commits.run(partial(journal.create, facts, work.done_word))
-        with closing(loader):
-            async with aclosing(batches(rows, threads=self._threads)) as read:
-                async for batch in read:
-                    await commits.run(partial(loader.add, batch))
-            await commits.read(partial(journal.set_fast_writes, loading=False))
-            await commits.run(partial(journal.loaded, loader, source_of(rows)))
+        async with aclosing(batches(rows, threads=self._threads)) as read:
+            async for batch in read:
+                await commits.run(partial(loader.add, batch))
+        await commits.read(partial(journal.set_fast_writes, loading=False))
+        await commits.run(partial(journal.loaded, loader, source_of(rows)))
 
     async def _digest(self, rows: Rows) -> Loaded:
         self._loader = loader = Loader(None)

@@ -14,8 +14,8 @@ from cattrs.preconf.json import make_converter
 from rbim._support.text import one_line
 from rbim.errors import InvalidRequest, RbimError
 from rbim.operations.base import Operation, fields_of
-from rbim.operations.fails import MISSING, OWN_NAMES, Fail, RequestAccounts, attributed
-from rbim.operations.groups import InviteJoinGroup
+from rbim.operations.fails import OWN_NAMES, Fail, RequestAccounts, attributed, failures_in
+from rbim.operations.groups import Invited, InviteJoinGroup
 from rbim.validators import at_least_one
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class RequestState(IntEnum):
     """State of a request. A request is one sending."""
 
     OPEN = 0
-    """It has left, and the run ended before its outcome was recorded."""
+    """Its intent is recorded, its outcome is not: it may have left."""
 
     ANSWERED = 1
     REFUSED = 2
@@ -70,8 +70,6 @@ class RequestState(IntEnum):
 
     NOT_SENT = 3
     UNKNOWN = 4
-    PLANNED = 5
-    """The intent is recorded. It has left if it is marked (:mod:`rbim.bulk.journal.marks`)."""
 
 
 DONE_WORDS = {"InviteJoinGroup": "invited", "DeleteGroupMember": "removed", "JoinGroup": "joined", "LogoutGroup": "left"}
@@ -102,16 +100,16 @@ def failure_reason(error: RbimError) -> FailureReason:
 
 @define(eq=False, kw_only=True)
 class Chunk:
-    """The accounts of one request: ``id`` in the journal, ``number`` of the request that sends it next.
+    """The accounts of one request: chunk ``id`` of a sender group.
 
-    ``attempt`` counts its sendings, ``unknown_attempts`` those of unknown outcome. ``repeats`` is the number of the request
-    that this one sends again, or is a half of. ``resent``: an earlier sending may have taken effect. ``expired``: the
-    timestamp of an earlier sending was too old. ``waited``: seconds of delay by rates and halts, since ``ready_since``.
-    ``due``: when it may be sent again. ``left``: when it left, in seconds of the run's clock, and ``begun``: in epoch
-    seconds; None before. ``mark``: the place of its mark until its outcome is durable. ``invalid``: why its operation
-    cannot be made.
+    ``number`` is that of the request whose intent was recorded last (0: none). ``attempt`` counts the sendings,
+    ``unknown_attempts`` those of unknown outcome. ``repeats`` is the number of the request that this one sends again, or is
+    a half of. ``resent``: an earlier sending may have taken effect. ``expired``: the timestamp of an earlier sending was too
+    old. ``waited``: seconds of delay by rates and congestion, since ``ready_since``. ``left``: when it left, in seconds of
+    the run's clock, and ``begun``: in epoch seconds; None before. ``invalid``: why its operation cannot be made.
     """
 
+    sender_group: int = 0
     id: int
     group: str
     user_name: str | None
@@ -123,11 +121,9 @@ class Chunk:
     resent: bool = False
     expired: bool = False
     waited: float = 0.0
-    due: float = 0.0
     ready_since: float = 0.0
     left: float | None = None
     begun: float | None = None
-    mark: int | None = None
     operation: Any = field(default=None, repr=False)  # made on first use
     invalid: InvalidRequest | None = field(default=None, repr=False)
 
@@ -237,16 +233,16 @@ class Work(Generic[R]):
         """Return the settlement of a successful answer: all accounts done, except those that ``fails`` names as refused.
 
         After a lost sending, those that it names are unknown: the lost one may have added them. ``already_reasons`` has the
-        reasons that say so; then they are done. If an entry names no account of the request, the others are unknown: one of
-        them may be the refused one.
+        reasons that say so; then they are done. If an entry names no account of the request, or a field that is not
+        read tells of failures, the others are unknown: one of them may be the refused one.
         """
-        fails = _fails(answer)
-        if not fails:
+        fails, unread = _fails(answer)
+        if not fails and not unread:
             return ALL_DONE
         indexes = {account: index for index, account in enumerate(chunk.accounts)}
         individual: dict[int, tuple[int, AccountState, FailureReason]] = {}
         anomalies: list[tuple[str, FailureReason]] = []
-        for entry in attributed(fails, MISSING, RequestAccounts(chunk.accounts)):
+        for entry in attributed(fails, [unread] if unread else [], RequestAccounts(chunk.accounts)):
             index = None if entry.account is None else indexes.get(entry.account)
             if index is None:
                 reason = FailureReason(one_line(entry.reason, MAX_REASON))
@@ -266,13 +262,15 @@ class Work(Generic[R]):
         )
 
 
-def _fails(answer: object) -> tuple[Fail, ...]:
-    """Return the entries of ``fails``; also of an answer that has none by its declaration."""
+def _fails(answer: object) -> tuple[tuple[Fail, ...], dict[str, Any]]:
+    """Return the entries of ``fails``, and the failures under other names."""
     declared: Sequence[Any] | None = getattr(answer, "fails", None)
-    if declared is not None:
-        return tuple(e if isinstance(e, Fail) else Fail(member=e.member, reason=e.reason) for e in declared)
+    fails = tuple(e if isinstance(e, Fail) else Fail(member=e.member, reason=e.reason) for e in declared or ())
     extra: Mapping[str, Any] = getattr(answer, "extra", {})
-    return tuple(Fail(extra={key: extra[key]}) for key in extra if key.casefold() in OWN_NAMES and extra[key])
+    if isinstance(answer, Invited) or not extra:  # the entries of Invited include those under other names
+        return fails, {}
+    read = OWN_NAMES if declared is not None else ()
+    return fails, failures_in({key: value for key, value in extra.items() if key.casefold() not in read})
 
 
 def _shown(extra: Mapping[str, Any]) -> str:

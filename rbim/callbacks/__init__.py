@@ -75,15 +75,14 @@ if TYPE_CHECKING:
         HungHandler as HungHandler,
         LoopBlocked as LoopBlocked,
         NotEntered as NotEntered,
-        Observation as Observation,
         OldToken as OldToken,
         PartEnded as PartEnded,
         PartRestarted as PartRestarted,
         Quarantined as Quarantined,
         Refused as Refused,
+        RetriedAlone as RetriedAlone,
         Skewed as Skewed,
         Spooled as Spooled,
-        SuspectedOfCrash as SuspectedOfCrash,
     )
     from rbim.callbacks.receiver.key_ring import (
         CallbackCredentials as CallbackCredentials,

@@ -1,4 +1,4 @@
-"""Observations for the observers of a receiver and its worker: frozen, without tokens or message texts.
+"""Observations of a receiver and its worker: frozen, without tokens or message texts, and their log.
 
 Each has the ``receiver``'s name ("" without one). The text of a handler's exception is included, with whatever it quotes.
 """
@@ -9,14 +9,16 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
-from attrs import field, fields, frozen
+from attrs import field, frozen
 
 from rbim.callbacks.signature import Reason
+from rbim.observers import LoggingObserver, Notifier, Observation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from rbim.callbacks.signature import Key
+    from rbim.observers import Observer
 
 __all__ = [
     "Accepted",
@@ -30,7 +32,6 @@ __all__ = [
     "HungHandler",
     "LoopBlocked",
     "NotEntered",
-    "Observation",
     "Observers",
     "OldToken",
     "PartEnded",
@@ -38,26 +39,40 @@ __all__ = [
     "Quarantined",
     "ReceiverLog",
     "Refused",
+    "RetriedAlone",
     "Skewed",
     "Spooled",
-    "SuspectedOfCrash",
 ]
 
 logger = logging.getLogger("rbim.callbacks")
 
-SKEW_LOG_PAUSE = 60.0
-"""Seconds between two records on skewed deliveries, at least: a wrong clock affects every delivery."""
+SKEW_LOG_PAUSE = 60.0  # seconds between two records on skewed deliveries, at least: a wrong clock affects every delivery
 
 
 @frozen(kw_only=True)
-class _Observed:
-    """The fields of every observation."""
+class _OfReceiver(Observation):
+    """The field of all."""
 
-    receiver: str = field(default="", repr=False)  # records have it in front
+    receiver: str = field(default="", repr=False)
+
+    @property
+    def source(self) -> str:
+        return f"receiver {self.receiver}: " if self.receiver else ""
 
 
 @frozen(kw_only=True)
-class DeliveryStarted(_Observed):
+class _OfEvent(_OfReceiver):
+    """The fields of all that is about handling an event."""
+
+    key: str
+    attempt: int
+    event: str = ""
+    handler: str = ""
+    app_id: str = ""
+
+
+@frozen(kw_only=True)
+class DeliveryStarted(_OfReceiver):
     """A delivery has begun to arrive. For observers only, like the three that follow: none of them is logged.
 
     Each is followed by its ``Ended``, also after errors and cancellation. Both are given in the task, and in the context,
@@ -67,12 +82,14 @@ class DeliveryStarted(_Observed):
 
 
 @frozen(kw_only=True)
-class DeliveryEnded(_Observed):
+class DeliveryEnded(_OfReceiver):
     """The answer to a delivery is known, and is sent next.
 
     ``key`` is None if the delivery was refused or is a probe, ``status`` if there is no answer: cancelled, or the client has
     disconnected. ``elapsed`` is in seconds.
     """
+
+    ENDS = True
 
     key: str | None
     status: int | None
@@ -80,58 +97,70 @@ class DeliveryEnded(_Observed):
 
 
 @frozen(kw_only=True)
-class HandlingStarted(_Observed):
+class HandlingStarted(_OfEvent):
     """A handler is called next. ``event``: the name of the event's class; ``handler``: the function's qualified name.
 
     ``headers`` travelled with the event, if it was accepted on another machine: see ``JetStreamInbox(inject=...)``.
     """
 
-    key: str
-    attempt: int
-    event: str
-    handler: str
-    app_id: str
     headers: Mapping[str, str] = field(factory=dict[str, str], repr=False)
 
 
 @frozen(kw_only=True)
-class HandlingEnded(_Observed):
-    """A handler has ended; its result is recorded next. ``elapsed`` is in seconds.
+class HandlingEnded(_OfEvent):
+    """A handler has ended; its result is recorded next. ``elapsed`` is in seconds. The other fields as at its start.
 
     ``error`` is None if it succeeded or was ``cancelled``, as by the end of the worker; then it is called again.
     """
 
-    key: str
-    attempt: int
+    ENDS = True
+
     elapsed: float
     error: BaseException | None
     cancelled: bool
 
 
 @frozen(kw_only=True)
-class Accepted(_Observed):
+class Accepted(_OfReceiver):
     """A delivery was answered 200; ``new`` is False if its event was accepted before. ``elapsed`` is in seconds."""
+
+    LEVEL = logging.INFO
 
     key: str
     new: bool
     elapsed: float
 
+    def __str__(self) -> str:
+        return f"accepted{'' if self.new else ' again'}: {self.key}: {self.elapsed * 1000:.1f} ms"
+
 
 @frozen(kw_only=True)
-class Refused(_Observed):
+class Refused(_OfReceiver):
     """A delivery was refused; ``detail`` explains the ``reason`` without secrets."""
+
+    LEVEL = logging.WARNING
 
     reason: Reason
     detail: str
 
+    @property
+    def level(self) -> int:
+        """DEBUG if it is for the time alone: a :class:`Skewed` comes before."""
+        return logging.DEBUG if self.reason in (Reason.STALE, Reason.FUTURE) else logging.WARNING
+
+    def __str__(self) -> str:
+        return f"refused: {self.reason}: {self.detail}"
+
 
 @frozen(kw_only=True)
-class Skewed(_Observed):
+class Skewed(_OfReceiver):
     """The time of an authentic delivery is outside the limits: one of the two clocks is wrong, or it was held up.
 
     ``skew`` is the seconds by which this machine's clock is ahead of the delivery's ``CurTime`` (negative: behind it).
     ``accepted`` is whether the delivery passed this check all the same; if not, a :class:`Refused` follows.
     """
+
+    LEVEL = logging.WARNING
 
     skew: float
     accepted: bool
@@ -146,36 +175,53 @@ class Skewed(_Observed):
 
 
 @frozen(kw_only=True)
-class OldToken(_Observed):
+class OldToken(_OfReceiver):
     """A delivery was signed with an older token of the application: the token rotation is not finished."""
+
+    LEVEL = logging.WARNING
 
     key: Key
 
+    def __str__(self) -> str:
+        return f"signed with an older token: {self.key}"
+
 
 @frozen(kw_only=True)
-class Quarantined(_Observed):
+class Quarantined(_OfReceiver):
     """An authentic delivery is stored but will not be handled; ``problem`` is the reason.
 
     ``other_content``: it can be read, but its key is that of an event with other content.
     """
 
+    LEVEL = logging.WARNING
+
     key: str
     problem: str
     other_content: bool = False
 
+    def __str__(self) -> str:
+        return f"in quarantine: {self.key}: {self.problem}"
+
 
 @frozen(kw_only=True)
-class Spooled(_Observed):
+class Spooled(_OfReceiver):
     """The sink was too slow or failed (``why``). ``kept``: the spool stored the delivery; otherwise the answer was 503."""
+
+    LEVEL = logging.WARNING
 
     key: str
     why: str
     kept: bool
 
+    def __str__(self) -> str:
+        return f"{'spooled' if self.kept else 'answered 503'}: {self.key}: {self.why}"
+
 
 @frozen(kw_only=True)
-class Handled(_Observed):
+class Handled(_OfReceiver):
     """A handler succeeded, and the success is recorded. ``elapsed`` is in seconds."""
+
+    LEVEL = logging.DEBUG
 
     key: str
     attempt: int
@@ -183,60 +229,82 @@ class Handled(_Observed):
 
 
 @frozen(kw_only=True)
-class HandlingFailed(_Observed):
-    """A handler failed; the next attempt follows after ``pause`` seconds.
+class _Failure(_OfEvent):
+    """The fields of a failed attempt."""
 
-    ``error`` is one line, ``trace`` the traceback. ``event``, ``handler`` and ``app_id`` as in :class:`HandlingStarted`.
-    """
-
-    key: str
-    attempt: int
     error: str
-    pause: float
-    event: str = ""
-    handler: str = ""
-    app_id: str = ""
     trace: str = field(default="", repr=False)
+    exception: BaseException | None = field(default=None, repr=False, eq=False)
+
+    def following(self) -> str:
+        """Return the traceback."""
+        return self.trace
+
+    @property
+    def _facts(self) -> str:
+        handler = f" of {self.handler}" if self.handler else ""
+        return f"{self.key}: attempt {self.attempt}{handler}: {self.error}"
 
 
 @frozen(kw_only=True)
-class LoopBlocked(_Observed):
-    """An async handler blocked the event loop of the receiver for ``seconds``; ``stack`` shows where (file, line, function).
+class HandlingFailed(_Failure):
+    """A handler failed; the next attempt follows after ``pause`` seconds.
 
-    Answers waited meanwhile. Make the handler a plain ``def``, which runs in a thread, or set ``own_thread=True``. For
-    observers, after the handler went on; the log has its record, with the stack, while the handler blocks. With
-    ``own_thread=True`` other handlers waited, and a :class:`HungHandler` came before.
+    ``error`` is one line, ``trace`` the traceback, ``exception`` the exception if a log can show it. ``event``, ``handler``
+    and ``app_id`` as in :class:`HandlingStarted`.
     """
+
+    LEVEL = logging.WARNING
+
+    pause: float
+
+    def __str__(self) -> str:
+        return f"failed: {self._facts}; again in {self.pause:.2g} s"
+
+
+@frozen(kw_only=True)
+class LoopBlocked(_OfReceiver):
+    """An async handler has blocked the event loop for ``seconds`` in one step; answers and other handlers waited meanwhile.
+
+    Make the handler a plain ``def``, which runs in a thread.
+    """
+
+    LEVEL = logging.ERROR
 
     handler: str
     seconds: float
-    stack: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return (
+            f"the async handler {self.handler} has blocked the event loop for {self.seconds:.1f} s, and answers waited for"
+            " it: make it a plain def, which runs in a thread"
+        )
 
 
 @frozen(kw_only=True)
-class DeadLettered(_Observed):
+class DeadLettered(_Failure):
     """An event became a dead letter after its last attempt. Fields as in :class:`HandlingFailed`.
 
     ``event`` and ``handler`` are empty if no handler could be called. ``crashes`` is above 0 if it was not for a failure:
     so many times its process died while it was handled.
     """
 
-    key: str
-    attempt: int
-    error: str
-    event: str = ""
-    handler: str = ""
-    app_id: str = ""
+    LEVEL = logging.ERROR
+
     crashes: int = 0
-    trace: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        return f"given up: {self._facts}"
 
 
 @frozen(kw_only=True)
-class SuspectedOfCrash(_Observed):
-    """A process died while it handled an event, ``crashes`` times by now; it is handled again.
+class RetriedAlone(_OfReceiver):
+    """An event had begun when its process or its worker died, ``crashes`` times by now; it is handled again.
 
     ``alone``: nothing else is handled beside it. Otherwise other handlers did not end within the worker's ``timeout``.
     """
+
+    LEVEL = logging.WARNING
 
     key: str
     crashes: int
@@ -246,70 +314,60 @@ class SuspectedOfCrash(_Observed):
     def __str__(self) -> str:
         beside = "with nothing else" if self.alone else "beside handlers that do not end"
         return (
-            f"event {self.key}: its process ended while it was handled ({self.crashes} times by now); it is handled again,"
-            f" {beside}"
+            f"event {self.key}: its process or its worker ended while it was handled ({self.crashes} times by now); it is"
+            f" handled again, {beside}"
         )
 
 
 @frozen(kw_only=True)
-class HungHandler(_Observed):
-    """A handler that cannot be stopped has run for longer than ``seconds``. Reported once for each call.
+class HungHandler(_OfEvent):
+    """A plain function has run for longer than ``seconds``, the worker's ``timeout``, and cannot be stopped. Reported once.
 
-    A plain function, after the worker's ``timeout``: its conversation waits, and it holds one of the worker's places until
-    it ends. Or an async handler that blocks the worker's own event loop (``own_thread=True``), after half a lease or the
-    ``timeout``: nothing is handled until it goes on (then :class:`LoopBlocked` follows), and ``stack`` shows where it
-    blocks. Give the calls in it time-outs of their own. ``event``, ``handler`` and ``app_id`` as in
-    :class:`HandlingStarted`; they and ``key`` are empty if another task blocks the loop.
+    Its conversation waits, and it holds one of the worker's places until it ends. Give the calls in it time-outs of their
+    own. ``event``, ``handler`` and ``app_id`` as in :class:`HandlingStarted`.
     """
 
-    key: str
-    attempt: int
-    seconds: float
-    event: str
-    handler: str
-    app_id: str
-    stack: str = field(default="", repr=False)
+    LEVEL = logging.ERROR
 
-    @property
-    def summary(self) -> str:
-        """The observation as one line."""
-        if not self.stack:
-            return f"the function {self.handler} has run for more than {self.seconds:g} s and cannot be stopped: {self!r}"
-        what = f"the async handler {self.handler}" if self.handler else "a task beside the handlers"
-        return f"{what} has blocked the event loop of the worker's thread for {self.seconds:g} s: no events are handled"
+    seconds: float
 
     def __str__(self) -> str:
-        if not self.stack:
-            return self.summary
-        return (
-            f"{self.summary} until it goes on. Make it a plain def, which runs in a thread; to end it now, restart the"
-            " process. It blocks here:"
-        )
+        return f"the function {self.handler} has run for more than {self.seconds:g} s and cannot be stopped: {self!r}"
 
 
 @frozen(kw_only=True)
-class PartEnded(_Observed):
+class PartEnded(_OfReceiver):
     """A part of the receiver ended by itself; it is started again after ``pause`` seconds.
 
-    ``part``: "worker" (no event is handled meanwhile) or "receiver" (no delivery is accepted either). ``error`` is one line.
+    ``part``: "worker" (no event is handled meanwhile), "sink" (and deliveries go into the overflow file, or are answered
+    503 without one) or "receiver" (no delivery is accepted). ``error`` is one line.
     """
 
-    part: Literal["worker", "receiver"]
+    LEVEL = logging.ERROR
+
+    part: Literal["worker", "sink", "receiver"]
     error: str
     pause: float
+    exception: BaseException | None = field(default=None, repr=False, eq=False)
 
     def __str__(self) -> str:
-        effect = "no events are handled" if self.part == "worker" else "deliveries are answered 503"
+        effect = {
+            "worker": "no events are handled",
+            "sink": "deliveries go into the overflow file (without one: are answered 503), and no events are handled",
+            "receiver": "deliveries are answered 503",
+        }[self.part]
         return (
             f"the {self.part} ended with an error: {effect} until it is started again, in {self.pause:.2g} s: {self.error}"
         )
 
 
 @frozen(kw_only=True)
-class PartRestarted(_Observed):
+class PartRestarted(_OfReceiver):
     """A part that ended by itself runs again. ``part`` as in :class:`PartEnded`; ``restarts`` counts them."""
 
-    part: Literal["worker", "receiver"]
+    LEVEL = logging.WARNING
+
+    part: Literal["worker", "sink", "receiver"]
     restarts: int
 
     def __str__(self) -> str:
@@ -317,8 +375,10 @@ class PartRestarted(_Observed):
 
 
 @frozen(kw_only=True)
-class NotEntered(_Observed):
+class NotEntered(_OfReceiver):
     """A delivery came to a receiver that was never entered, and was answered 503, as all others will be. Reported once."""
+
+    LEVEL = logging.ERROR
 
     def __str__(self) -> str:
         return (
@@ -326,48 +386,6 @@ class NotEntered(_Observed):
             " that mounts it (`async with receiver: yield`), or serve receiver.asgi by a server with lifespan events"
             " (uvicorn --lifespan on)"
         )
-
-
-Observation = (
-    DeliveryStarted
-    | DeliveryEnded
-    | HandlingStarted
-    | HandlingEnded
-    | Accepted
-    | Refused
-    | Skewed
-    | OldToken
-    | Quarantined
-    | Spooled
-    | Handled
-    | HandlingFailed
-    | DeadLettered
-    | SuspectedOfCrash
-    | LoopBlocked
-    | HungHandler
-    | PartEnded
-    | PartRestarted
-    | NotEntered
-)
-
-_NOT_LOGGED = (DeliveryStarted, DeliveryEnded, HandlingStarted, HandlingEnded, LoopBlocked)
-
-_LEVELS: dict[type[Observation], int] = {
-    Accepted: logging.DEBUG,
-    Handled: logging.DEBUG,
-    Refused: logging.WARNING,
-    Skewed: logging.WARNING,
-    OldToken: logging.WARNING,
-    Quarantined: logging.WARNING,
-    Spooled: logging.WARNING,
-    HandlingFailed: logging.WARNING,
-    DeadLettered: logging.ERROR,
-    SuspectedOfCrash: logging.WARNING,
-    HungHandler: logging.ERROR,
-    PartEnded: logging.ERROR,
-    PartRestarted: logging.WARNING,
-    NotEntered: logging.ERROR,
-}
 
 
 class ReceiverLog(logging.LoggerAdapter[logging.Logger]):
@@ -387,75 +405,37 @@ class ReceiverLog(logging.LoggerAdapter[logging.Logger]):
             self.logger.log(level, msg, *args, **options)
 
 
-class Observers:
-    """Logs each observation to the logger ``rbim.callbacks`` and passes it to the observers.
+class _ReceiverLogging(LoggingObserver):
+    """Logs to ``rbim.callbacks``; of :class:`Skewed` one record a minute, with the number of those left out."""
 
-    An exception from an observer is logged and affects nothing else. A worker's observers are called in the worker's thread
-    (of one that is blocked: in the receiver's). Of :class:`Skewed`, one record a minute is logged, with the number of those
-    left out; a refusal for the time alone is logged at DEBUG beside it. Observers get all of them. ``monotonic`` returns
-    seconds; ``receiver`` is its name.
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        super().__init__(logger)
+        self._monotonic = monotonic
+        self._skew_logged: float | None = None
+        self._left_out = 0
+
+    def __call__(self, observation: Observation, /) -> None:
+        """Log an observation."""
+        if not isinstance(observation, Skewed):
+            super().__call__(observation)
+            return
+        now = self._monotonic()
+        if self._skew_logged is not None and now - self._skew_logged < SKEW_LOG_PAUSE:
+            self._left_out += 1
+            return
+        left_out, self._left_out, self._skew_logged = self._left_out, 0, now
+        text = "%s%s (and %d more since the last record)"
+        self.logger.log(logging.WARNING, text, observation.source, observation, left_out, extra=observation.record())
+
+
+class Observers(Notifier):
+    """The observers of a receiver and its worker; the first one is the log ``rbim.callbacks``.
+
+    ``monotonic`` returns seconds; ``receiver`` is its name. Each observation has the name; those who notify do not give it.
     """
 
     def __init__(
-        self,
-        observers: Iterable[Callable[[Observation], object]] = (),
-        monotonic: Callable[[], float] = time.monotonic,
-        *,
-        receiver: str = "",
+        self, observers: Iterable[Observer] = (), monotonic: Callable[[], float] = time.monotonic, *, receiver: str = ""
     ) -> None:
-        self._observers = tuple(observers)
-        self._monotonic = monotonic
-        self._skew_logged: float | None = None
-        self._skews_left_out = 0
-        self.receiver = receiver
-        self.log = ReceiverLog(receiver)
-
-    @property
-    def present(self) -> bool:
-        """Whether there are observers; if not, what is not logged need not be created."""
-        return bool(self._observers)
-
-    @property
-    def wants_successes(self) -> bool:
-        """Whether success observations are wanted; if not, they need not be created."""
-        return bool(self._observers) or logger.isEnabledFor(logging.DEBUG)
-
-    def notify(self, observation: Observation, error: BaseException | None = None) -> None:
-        """Log one observation, with the traceback of ``error`` (or its ``trace``), and pass it to each observer."""
-        if isinstance(observation, Skewed):
-            self._log_skew(observation)
-        elif not isinstance(observation, _NOT_LOGGED) and logger.isEnabledFor(level := _level(observation)):
-            trace = "" if error is not None else getattr(observation, "trace", "") or getattr(observation, "stack", "")
-            args = (observation, trace) if trace else (observation,)
-            self.log.log(level, "\n".join("%s" for _ in args), *args, extra=_extra(observation), exc_info=error)
-        ends = isinstance(observation, (DeliveryEnded, HandlingEnded))  # as context managers are left
-        for observer in reversed(self._observers) if ends else self._observers:
-            try:
-                observer(observation)
-            except Exception:
-                self.log.exception("an observer failed")
-
-    def _log_skew(self, skewed: Skewed) -> None:
-        now = self._monotonic()
-        if self._skew_logged is not None and now - self._skew_logged < SKEW_LOG_PAUSE:
-            self._skews_left_out += 1
-            return
-        left_out, self._skews_left_out = self._skews_left_out, 0
-        self._skew_logged = now
-        text = "%s (and %d more since the last record)"
-        self.log.log(_level(skewed), text, skewed, left_out, extra=_extra(skewed))
-
-
-def _extra(observation: Observation) -> dict[str, object]:
-    """Return the fields of a record, each with ``rbim_`` before its name: numbers and booleans, the rest as text."""
-    found: dict[str, object] = {"rbim_observation": type(observation).__name__}
-    for each in fields(type(observation)):
-        value = getattr(observation, each.name)
-        found[f"rbim_{each.name}"] = value if isinstance(value, (bool, int, float)) else str(value)
-    return found
-
-
-def _level(observation: Observation) -> int:
-    if isinstance(observation, Refused) and observation.reason in (Reason.STALE, Reason.FUTURE):
-        return logging.DEBUG  # Skewed is logged instead
-    return _LEVELS[type(observation)]
+        listed = (_ReceiverLogging(monotonic), *observers)
+        super().__init__(listed, ReceiverLog(receiver), {"receiver": receiver})

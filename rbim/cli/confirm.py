@@ -13,11 +13,10 @@ from rbim.cli.printable import printable
 if TYPE_CHECKING:
     from typing import IO
 
-__all__ = ["AGREED", "Yes", "at_terminal", "confirmed"]
+__all__ = ["Yes", "at_terminal", "confirmed"]
 
-AGREED = frozenset({"y", "yes"})
-"""Answers that confirm, in upper or lower case; any other answer refuses."""
 
+AGREED = frozenset({"y", "yes"})  # answers that confirm, in upper or lower case; any other answer refuses
 HELP = "Skip the confirmation; required without a terminal."
 
 Yes = Annotated[bool, Parameter(name="--yes", negative=(), show_default=False, help=HELP)]

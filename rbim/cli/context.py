@@ -2,51 +2,57 @@
 
 from __future__ import annotations
 
-import re
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rbim.cli.errors import print_note
 from rbim.cli.extras import MissingExtra, require
 from rbim.cli.global_flags import current_flags
-from rbim.cli.telemetry import telemetry
-from rbim.dialect_text import NAMES, dialect_fields, flag_of, variable_of
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from typing import Unpack
 
-    from rbim.cli.global_flags import GlobalFlags
     from rbim.client.client import AsyncClient, ClientOptions
-    from rbim.config.config import Config
+    from rbim.config import Config
     from rbim.credentials import Credentials
     from rbim.jetstream.settings import NatsSettings
+    from rbim.otel.observer import OtelObserver
 
-__all__ = ["HOW_TO_CONFIGURE", "callback_credentials", "configuration", "make_client", "nats_settings", "pacing"]
+__all__ = [
+    "HOW_TO_CONFIGURE",
+    "callback_credentials",
+    "configuration",
+    "make_client",
+    "nats_settings",
+    "pacing",
+    "telemetry",
+]
 
 HOW_TO_CONFIGURE = (
     "Set RBIM_BASE_URL, RBIM_APP_ID, RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) and RBIM_USER_NAME, or write a profile in "
-    "rbim.toml. `rbim config show` shows the current settings."
+    "the file that `rbim config path` shows. `rbim config show` shows the current settings."
 )
 HOW_TO_CONFIGURE_CALLBACKS = (
-    "Set RBIM_APP_ID and RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE), or write a profile in rbim.toml. `rbim config show` shows "
-    "the current settings."
+    "Set RBIM_APP_ID and RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE), or write a profile in the file that `rbim config path` "
+    "shows. `rbim config show` shows the current settings."
 )
 """For commands that sign or verify deliveries, and make no client."""
 
-NEEDED = {"RBIM_BASE_URL", "RBIM_APP_ID", "RBIM_APP_TOKEN"}
-"""Variables without which, or a profile, there is no client."""
+NEEDED = {"RBIM_BASE_URL", "RBIM_APP_ID", "RBIM_APP_TOKEN"}  # variables without which, or a profile, there is no client
 
-KEY_OF_FILE = re.compile(r"\bdialect\.(\w+): ")
+DIALECT = "dialect"
+SDK = "opentelemetry.sdk"
 
 
 def configuration(warn: Callable[[str], object] | None = None) -> Config:
     """Return the configuration from flags, environment and files. Raises InvalidRequest.
 
-    ``warn`` gets a message about each file that is not trusted, or that others can read (default: print it).
+    ``warn`` gets a message about each file with a token that others can read (default: print it).
     """
-    from rbim.config.config import load
+    from rbim.config import load
 
     flags = current_flags()
     with _adding_hint():
@@ -55,31 +61,25 @@ def configuration(warn: Callable[[str], object] | None = None) -> Config:
                 flags.profile,
                 flags.config,
                 warn=_warn if warn is None else warn,
-                dialect=_dialect(flags),
+                dialect=_dialect(flags.dialect),
                 defaults={"transport": "auto"},
                 base_url=flags.base_url,
                 transport=flags.transport,
             )
         except InvalidRequest as error:
-            if error.field not in {"base_url", "transport"}:  # a variable or a key of a file has another name
+            if error.field not in {"base_url", "transport", DIALECT}:  # a variable or a key of a file has another name
                 raise
-            flag, cause = flag_of(error.field), error.message.removeprefix(f"{error.field}: ")
+            flag, cause = f"--{error.field.replace('_', '-')}", error.message.removeprefix(f"{error.field}: ")
             wrong = InvalidRequest(f"{flag}: {cause}", field=flag)
-            wrong.add_note("See: rbim --help")
+            wrong.add_note("See: rbim dialect" if error.field == DIALECT else "See: rbim --help")
         raise wrong
 
 
-def _dialect(flags: GlobalFlags) -> dict[str, object]:
-    """Return the documents of the dialect's flags. Raises InvalidRequest that names the wrong flag."""
-    found: dict[str, object] = {}
-    for name, texts in flags.dialect:
-        field = dialect_fields()[name]
-        try:
-            found[name] = field.parse(*texts)
-            field.read(found[name])
-        except InvalidRequest as error:
-            raise InvalidRequest(f"{field.flag}: {error.message}", field=field.flag) from None
-    return found
+def _dialect(texts: tuple[str, ...]) -> dict[str, str]:
+    """Return the fields of the dialect's flags. Raises InvalidRequest."""
+    from rbim.config import FIELDS, pairs_of
+
+    return pairs_of(",".join(texts), DIALECT, FIELDS)
 
 
 def make_client(config: Config | None = None, **options: Unpack[ClientOptions]) -> AsyncClient:
@@ -90,7 +90,7 @@ def make_client(config: Config | None = None, **options: Unpack[ClientOptions]) 
     if (otel := telemetry()) is not None:
         options["observers"] = (otel, *options.get("observers", ()))
     if current_flags().debug:
-        from rbim.client.observers import LoggingObserver
+        from rbim.observers import LoggingObserver
 
         options["observers"] = (*options.get("observers", ()), LoggingObserver())
     config = config or configuration()
@@ -103,7 +103,7 @@ def make_client(config: Config | None = None, **options: Unpack[ClientOptions]) 
 
 def pacing(config: Config) -> dict[str, Any]:
     """Return the configured settings of a job: ``rates`` and ``concurrency``; defaults are left out."""
-    return {key: config[key] for key in ("concurrency", "rates") if not config.values[key].source.is_default}
+    return {key: config[key] for key in ("concurrency", "rates") if config.values[key].source != "default"}
 
 
 def callback_credentials(config: Config) -> tuple[Credentials, ...]:
@@ -141,17 +141,25 @@ def _adding_hint(how: str = HOW_TO_CONFIGURE) -> Generator[None]:
 
 
 def _hint(error: InvalidRequest, how: str) -> str:
-    """Return where to read about a field of the dialect, whose flag, variable or key is wrong, or how to configure."""
-    for name in NAMES:
-        if error.field in {variable_of(name), flag_of(name)}:
-            return f"See: rbim dialect {name}"
-    found = KEY_OF_FILE.search(error.message)
-    if found is not None:
-        return f"See: rbim dialect {found[1]}" if found[1] in NAMES else "See: rbim dialect"
+    """Return how to configure, or where to read about a wrong setting."""
+    if error.field == "RBIM_DIALECT" or f"{DIALECT}: " in error.message:
+        return "See: rbim dialect"
     if error.field in NEEDED:
         return how
     if error.field == "profile":
-        return "A profile is a table [profiles.NAME] of rbim.toml. `rbim config path` lists the files that are read."
+        return (
+            "A profile is a table [profiles.NAME] of the configuration file. `rbim config path` shows which file is read; "
+            "--config names another."
+        )
     if error.field.startswith("RBIM_"):
         return f"Correct the environment variable {error.field}, or unset it."
-    return "Keys and variables: docs/configuration.md. `rbim config path` lists the files that are read."
+    return "Keys and variables: docs/configuration.md. `rbim config path` shows the file that is read."
+
+
+def telemetry() -> OtelObserver | None:
+    """Return an observer for the global providers, or None if no SDK is in this process: then nothing would be recorded."""
+    if SDK not in sys.modules:
+        return None
+    from rbim.otel.observer import OtelObserver
+
+    return OtelObserver()

@@ -386,13 +386,6 @@ def _print_figures(figures: _Figures) -> None:
         made.add_row(Text(printable(group.name)), Text(kind), *cells, Text(holds, style="green" if right else "bold red"))
     out.print(made)
     out.print()
-    _print_reasons(figures)
-    for line in _sentences(figures):
-        out.print(line)
-
-
-def _print_reasons(figures: _Figures) -> None:
-    out = console()
     made = table("group", "reason", "accounts", numbers=("accounts",))
     for group in figures.groups:
         for reason, accounts in _reasons(group).items():
@@ -400,6 +393,8 @@ def _print_reasons(figures: _Figures) -> None:
     if made.row_count:
         out.print(made)
         out.print()
+    for line in _sentences(figures):
+        out.print(line)
 
 
 def _sentences(figures: _Figures) -> Iterator[str]:

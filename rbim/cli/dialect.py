@@ -1,137 +1,107 @@
-"""``rbim dialect``: the fields of the dialect, with the flag, the values and the default of each."""
+"""``rbim dialect``: the fields of the dialect and the rules of the emulator, with the values and the default of each."""
 
 from __future__ import annotations
 
 import sys
 import textwrap
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 
-from rbim._support import json
+from rbim.choices import document_of, spelled
 from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.front_page import INDENT, terminal_width
 from rbim.cli.printable import printable
-from rbim.dialect_text import dialect_fields
+from rbim.dialect import Dialect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    from rbim.dialect_text import DialectField
+    from rbim.choices import Gap
 
 __all__ = ["dialect"]
 
 INTRO = """\
-The interface description is silent in some places and contradicts itself in others. Each such place is a field of the \
-dialect. Set a field by its flag in any command, by an environment variable (RBIM_ and its name in capitals), or by its \
-key in rbim.toml below [dialect] or [profiles.NAME.dialect]:"""
+The interface description is silent in some places and contradicts itself in others. Each such place that a client, a \
+receiver or a test can notice is a field. Set a field of the dialect by --dialect KEY=VALUE in any command, by RBIM_DIALECT \
+(KEY=VALUE,KEY=VALUE), or in the configuration file below [dialect] or [profiles.NAME.dialect]; set a rule of the emulator \
+by rbim emulator --rule KEY=VALUE."""
 EXAMPLES = """\
-  rbim invite members.csv --api-version 2016-08-15 --members-shape nested
-  rbim groups detail g8 --zone Asia/Shanghai --codes 112399=Throttled
-  export RBIM_API_VERSION=2016-08-15 RBIM_MEMBERS_SHAPE=nested
+  rbim invite members.csv --dialect members_shape=nested
+  rbim groups detail g8 --dialect 'codes={"112399": "Throttled"}'
+  export RBIM_DIALECT=zone=Asia/Shanghai,invite_limit=5
 """
 TABLES = """\
-KEY=VALUE changes entries of the default: KEY=none removes an entry, *=none removes all. Separate entries by commas, or \
-repeat the flag. A list or a table can also be JSON. `rbim dialect FIELD` shows one field with all entries of its default, \
-`rbim config show` the present values and their sources."""
-PARTS = {
-    "Client and emulator": "",
-    "Emulator and receiver": "emulator and receiver",
-    "Receiver of callbacks": "receiver",
-    "Emulator": "emulator",
-}
-"""The parts of the list, and the only user of the choices in each."""
-
-DETAIL = INDENT * 3
+A list is VALUE,VALUE or JSON. A table is JSON with the entries that differ from the default; "none" removes an entry. \
+`rbim dialect FIELD` shows one field with all entries of its default, `rbim config show` the present values."""
+RULES = "Rules of the emulator"
+PARTS = {"": "Client and emulator", "emulator and receiver": "Emulator and receiver", "receiver": "Receiver of callbacks"}
 
 
 def dialect(
     *fields: str,
     as_json: Annotated[bool, Parameter(name="--json", negative=(), show_default=False, help="Print a JSON list.")] = False,
 ) -> int:
-    """List the fields of the dialect: flags, values and defaults, and the gap that each one settles.
+    """List the fields of the dialect and the rules of the emulator: values, defaults, and the gap that each one settles.
 
     Parameters
     ----------
     fields
         Only these fields, with all entries of their defaults, such as members_shape.
     """
-    from rbim.client.settings import nearest
+    from rbim.config import nearest
+    from rbim.emulator.rules import Rules
 
-    known = dialect_fields()
-    names = {word: word.replace("-", "_") for word in fields}
-    for word, name in names.items():
+    known = {gap.name: (PARTS[gap.only], gap) for gap in Dialect.gaps()} | {gap.name: (RULES, gap) for gap in Rules.gaps()}
+    for name in fields:
         if name not in known:
-            print_error(f"{printable(word)}: the dialect has no such field; {nearest(name, known)}", "See: rbim dialect")
+            print_error(f"{printable(name)}: there is no such field; {nearest(name, known)}", "See: rbim dialect")
             return Exit.USAGE
-    chosen = [known[name] for name in names.values()] or list(known.values())
+    chosen = [known[name] for name in fields] or list(known.values())
     if as_json:
         from rbim.cli.json_output import show_json
 
-        show_json([_row(field) for field in chosen])
+        show_json([_row(part, gap) for part, gap in chosen])
         return Exit.DONE
     width = terminal_width()
-    lines = _single(chosen, width) if names else _page(width)
+    lines: list[str] = []
+    if not fields:
+        lines += [*textwrap.wrap(INTRO, width), "", *EXAMPLES.splitlines(), "", *textwrap.wrap(TABLES, width)]
+    before = ""
+    for part, gap in chosen:
+        lines += ["", f"{part}:"] if part != before else []
+        lines += _about(gap, width, whole=bool(fields))
+        before = part
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return Exit.DONE
 
 
-def _page(width: int) -> Iterator[str]:
-    yield from textwrap.wrap(INTRO, width)
-    yield from ("", *EXAMPLES.splitlines(), "")
-    yield from textwrap.wrap(TABLES, width)
-    for title, only in PARTS.items():
-        yield from ("", f"{title}:")
-        for field in dialect_fields().values():
-            if field.gap.only == only:
-                default = field.gap.default
-                entries = len(cast("Mapping[str, object]", default)) if isinstance(default, Mapping) else 0
-                yield from _about(field, f"{entries:,} entries" if entries else _default(field), width)
+def _about(gap: Gap, width: int, *, whole: bool) -> Iterator[str]:
+    indent = INDENT * 3
+    given: Any = gap.default
+    entries = cast("Mapping[str, object]", given) if isinstance(given, Mapping) else dict[str, object]()
+    default = f"{len(entries)} entries" if entries else spelled(document_of(given))
+    choices = f" One of {', '.join(type(given))}." if isinstance(given, StrEnum) else ""
+    text = f"{gap.settles[:1].upper()}{gap.settles[1:]}.{choices} [default: {printable(default)}]"
+    yield f"{INDENT}{gap.name}"
+    yield from textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent)
+    if whole:
+        about = f"Interface description: {gap.section}. Evidence grade: {gap.grade.value}"
+        yield from textwrap.wrap(about, width, initial_indent=indent, subsequent_indent=indent)
+        yield from (f"{indent}{printable(f'{key}={spelled(document_of(each))}')}" for key, each in entries.items())
 
 
-def _single(fields: Iterable[DialectField], width: int) -> Iterator[str]:
-    """Yield the lines about a few fields, with all that is known of each."""
-    for field in fields:
-        gap, table = field.gap, isinstance(field.gap.default, Mapping)
-        yield from _about(field, "" if table else _default(field), width)
-        yield f"{DETAIL}Variable: {field.variable}"
-        yield from _wrapped(f"Key in rbim.toml: {field.name}, below [dialect] or [profiles.NAME.dialect]", width)
-        yield from _wrapped(f"Interface description: {gap.section}. Evidence grade: {gap.grade.value}", width)
-        if table:
-            yield f"{DETAIL}Default:"
-            for key, document in cast("dict[str, object]", field.form.write_whole(gap.default)).items():
-                row = json.dumps(document).decode() if isinstance(document, dict) else ""
-                yield f"{DETAIL}{INDENT}{printable(f'{key}={row}' if row else field.form.spell({key: document}))}"
-
-
-def _about(field: DialectField, default: str, width: int) -> Iterator[str]:
-    choice = field.gap.choice
-    yield f"{INDENT}{field.flag} {field.form.metavar}"
-    yield from _wrapped(f"{choice[:1].upper()}{choice[1:]}{default and f' [default: {default}]'}", width)
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, initial_indent=DETAIL, subsequent_indent=DETAIL)
-
-
-def _default(field: DialectField) -> str:
-    return printable(field.spell(field.write(field.gap.default)))
-
-
-def _row(field: DialectField) -> dict[str, Any]:
-    gap = field.gap
+def _row(part: str, gap: Gap) -> dict[str, Any]:
+    default = gap.default
     return {
-        "field": field.name,
-        "flag": field.flag,
-        "variable": field.variable,
-        "key": f"dialect.{field.name}",
-        "value": field.form.metavar,
-        "choices": list(field.form.choices),
-        "default": field.form.write_whole(gap.default),
-        "settles": gap.choice,
-        "only": gap.only,
+        "field": gap.name,
+        "part": part,
+        "choices": list(type(default)) if isinstance(default, StrEnum) else [],
+        "default": document_of(default, {}),
+        "settles": gap.settles,
         "section": gap.section,
         "grade": gap.grade.value,
     }

@@ -16,16 +16,17 @@ from cyclopts.validators import Number
 
 from rbim._support import json as rbim_json
 from rbim._support.private_files import replace_private
+from rbim.choices import spelled
 from rbim.cli.errors import print_error, print_note, report_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import require
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator
 
-    from rbim.dialect import Dialect
     from rbim.emulator.emulator import Emulator
+    from rbim.emulator.rules import Rules
     from rbim.emulator.server.server import Server
 
 __all__ = ["serve"]
@@ -48,6 +49,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     state: Path | None = None,
     emulated_clock: Flag = False,
     check_roles: Flag = False,
+    rule: Names = (),
     strict_dialect: Flag = False,
     sign_copies: Flag = False,
     remote_copies: Flag = False,
@@ -62,8 +64,8 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     everything without a signature, so do not expose it; requests of web pages are refused. Ctrl-C and SIGTERM stop it with
     exit code 0.
 
-    It follows the dialect of flags, environment and profile, such as --invite-limit 5: see `rbim dialect`. The fields that a
-    client or a receiver needs, too, are printed as export lines.
+    It follows the dialect of flags, environment and profile, and its own rules: see `rbim dialect`. A dialect other than the
+    default is printed as an export line.
 
     Parameters
     ----------
@@ -85,7 +87,9 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     emulated_clock
         Use a clock that starts at the current time and moves only by POST /_emulator/clock/advance.
     check_roles
-        Refuse an operation to members without the role for it (--allowed-roles).
+        Refuse an operation to members without the role for it (rule allowed_roles).
+    rule
+        A rule of the emulator, such as invited_member_fails=true; it can be repeated. `rbim dialect` lists them.
     strict_dialect
         Answer a request whose effect depends on the dialect with HTTP 500 and the name of the field, without any effect.
     sign_copies
@@ -122,6 +126,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
         box = Emulator(
             credentials=config.credentials() if config.has_credentials else None,
             dialect=config.dialect,
+            rules=_rules(rule),
             clock=clock,
             check_roles=check_roles,
             strict_dialect=strict_dialect,
@@ -156,6 +161,18 @@ def serve(  # noqa: PLR0913  # flags, each with a default
         print_error(f"cannot listen on {error.filename} ({error.strerror}): choose another {flags}")
         return Exit.USAGE
     return codes[-1]
+
+
+def _rules(texts: tuple[str, ...]) -> Rules:
+    """Return the rules of the flag ``--rule``. Raises InvalidRequest that names it."""
+    from rbim.config import pairs_of
+    from rbim.emulator.rules import Rules
+
+    found = pairs_of(",".join(texts), "--rule", [gap.name for gap in Rules.gaps()])
+    try:
+        return Rules.from_document(found)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"--rule: {error.message}", field="rule") from None
 
 
 def _load(box: Emulator, faults: Path | None, state: Path | None) -> None:
@@ -201,16 +218,6 @@ def _write_state(document: Any, path: Path) -> Exit:  # JSON
     return Exit.DONE
 
 
-def _dialect_variables(dialect: Dialect) -> Iterator[tuple[str, str]]:
-    """Yield the variables, with their values, that give a client and a receiver the same dialect."""
-    from rbim.dialect_text import dialect_document, dialect_fields
-
-    for name, document in dialect_document(dialect).items():
-        field = dialect_fields()[name]
-        if field.gap.only != "emulator":
-            yield field.variable, field.spell(document)
-
-
 def _print_address(server: Server) -> None:
     """Print the base URL, then lines that a shell can evaluate."""
     from rbim.emulator.server.commands import ABOUT, PREFIX
@@ -227,7 +234,10 @@ def _print_address(server: Server) -> None:
             f"export RBIM_APP_ID={credentials.app_id}",
             f"export RBIM_APP_TOKEN={credentials.app_token.reveal()}",
         ]
-    lines += [f"export {name}={shlex.quote(text)}" for name, text in _dialect_variables(server.emulator.dialect)]
+    if document := server.emulator.dialect.to_document():  # the same for a client and a receiver
+        lines.append(
+            f"export RBIM_DIALECT={shlex.quote(','.join(f'{key}={spelled(each)}' for key, each in document.items()))}"
+        )
     lines.append(f"export RBIM_EMULATOR_URL={str(server.control_url).removesuffix(PREFIX)}")
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()

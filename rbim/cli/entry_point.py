@@ -66,7 +66,7 @@ def _execute(tokens: list[str]) -> tuple[int, bool]:
     try:
         flags, rest = split_global_flags(tokens)
     except WrongFlag as wrong:
-        print_error(str(wrong), f"See: {wrong.see}")
+        print_error(str(wrong), "See: rbim --help")
         return Exit.USAGE, found.json
     return _run(flags, rest), flags.json
 

@@ -13,7 +13,7 @@ from rbim.cli.folding import fold_for
 from rbim.cli.global_flags import current_flags
 from rbim.cli.json_output import record_error
 from rbim.cli.printable import printable, visible
-from rbim.errors import AuthenticationError, InvalidRequest, Outcome, RbimError
+from rbim.errors import AuthenticationError, IntermediaryError, InvalidRequest, Outcome, RbimError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,9 +34,8 @@ HINTS = {
 }
 REPEATABLE = "The command only reads: it may be repeated."
 REPORTING = "Please report it where you got rbim from, with the output of the same command with --debug."
-COMMAND = "rbim "
-"""A hint that begins with it is a command, which is not folded: it can be copied."""
-
+COMMAND = "rbim "  # a hint that begins with it is a command, which is not folded: it can be copied
+BETWEEN = "Nothing was done: check the base URL and the proxy; `rbim doctor` shows the way that requests take."
 _NO_FLAGS: Mapping[str, str] = MappingProxyType({})
 CREDENTIALS = (
     "Compare RBIM_APP_ID and RBIM_APP_TOKEN with those of the application (not the account) in the console; "
@@ -52,11 +51,16 @@ def report_error(error: RbimError, command: str, *, flags: Mapping[str, str] = _
     ``--debug``.
     """
     if isinstance(error, InvalidRequest):
-        code, message, hint = Exit.USAGE, _in_flags(error, flags), f"See: {command} --help"
+        name, colon, rest = error.message.partition(": ")
+        named = name == error.field and name in flags  # the field's name at the start becomes the flag
+        message = f"{flags[name]}{colon}{rest}" if named else error.message
+        code, hint = Exit.USAGE, f"See: {command} --help"
     else:
         code, message = BY_OUTCOME[error.outcome], str(error)
         refused = isinstance(error, AuthenticationError) and code is Exit.REFUSED and not _is_unreadable(error)
-        hint = CREDENTIALS if refused else REPEATABLE if safe and code is Exit.UNKNOWN else HINTS.get(code, "")
+        between = isinstance(error, IntermediaryError) and code is Exit.REFUSED
+        other = REPEATABLE if safe and code is Exit.UNKNOWN else HINTS.get(code, "")
+        hint = CREDENTIALS if refused else BETWEEN if between else other
     shown = code is not Exit.USAGE or current_flags().debug  # the help of the command explains a wrong value
     hints = [*getattr(error, "__notes__", [hint])]
     print_error(message, *hints, error=error, docs=error.docs if shown else "")
@@ -68,12 +72,6 @@ def _is_unreadable(error: AuthenticationError) -> bool:
     from rbim.codes import MALFORMED
 
     return error.code == MALFORMED
-
-
-def _in_flags(error: InvalidRequest, flags: Mapping[str, str]) -> str:
-    """Return the message with the field's name at its start, if there is one, replaced by the flag."""
-    name, colon, rest = error.message.partition(": ")
-    return f"{flags[name]}{colon}{rest}" if name == error.field and name in flags else error.message
 
 
 def print_error(message: str, *hints: str, error: BaseException | None = None, docs: str = "") -> None:

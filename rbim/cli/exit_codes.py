@@ -43,7 +43,7 @@ class JobExit(_Meaning):
     """
 
     FAULT = 70, "a bug in rbim"
-    INTERRUPTED = 130, "stopped early by Ctrl-C or SIGTERM"
+    INTERRUPTED = 130, "stopped early by Ctrl-C, SIGTERM or a closed terminal"
     GAVE_UP = 4, "stopped early: too many failures, no connection, response or progress, or the journal cannot be written"
     REFUSED = 1, "stopped early: the platform refused the credentials"
     USAGE = 2, "invalid input or configuration, or not confirmed"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-__all__ = ["FILE_NAME", "FileName"]
+__all__ = ["FileName"]
 
-FILE_NAME = object()
-"""Marks an annotation: completion offers the names of files."""
+FILE_NAME = object()  # marks an annotation: completion offers the names of files
 
 FileName: TypeAlias = Annotated[str, FILE_NAME]

@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
     "demo": ("rbim.cli.app:demo", "Invite 5,000 accounts into groups of the emulated platform."),
     "dialect": (
         "rbim.cli.dialect:dialect",
-        "List the fields of the dialect: their flags, values and defaults.",
+        "List the fields of the dialect, and the rules of the emulator.",
     ),
     "config": ("rbim.cli.config:config", "Show the configuration and its sources."),
     "doctor": ("rbim.cli.doctor:doctor", "Check installation, configuration, connection, clock and credentials."),
@@ -78,7 +78,6 @@ def _page() -> str:
     parts |= {title: {name: COMMANDS[name][1] for name in names} for title, names in SECTIONS.items()}
     flags = {f"--{name} {value}": what for name, (value, what) in FLAGS.items()}
     flags |= {f"--{name}": what for name, what in SWITCHES.items()}
-    flags |= {"--NAME VALUE": "A field of the dialect, such as --api-version 2016-08-15: see `rbim dialect`."}
     flags |= {"--help, -h": "Show this help, or the help of a command."}
     parts["Flags, before or after any command"] = flags
     width = terminal_width()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rbim.dialect_text import NAMES, dialect_fields, flag_of
+from rbim.cli.printable import printable, visible
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
 __all__ = [
-    "DIALECT_FLAGS",
     "END",
     "FLAGS",
     "GLOBAL_FLAGS_HELP",
@@ -29,15 +29,13 @@ __all__ = [
 ]
 
 FLAGS = {
-    "profile": ("NAME", "The profile of rbim.toml (RBIM_PROFILE)."),
-    "config": ("FILE", "The only configuration file to read (RBIM_CONFIG)."),
+    "profile": ("NAME", "The profile of the configuration file (RBIM_PROFILE)."),
+    "config": ("FILE", "The configuration file, in place of your own (RBIM_CONFIG)."),
     "base-url": ("URL", "The platform's address (RBIM_BASE_URL)."),
     "transport": ("NAME", "auto, httpx, httpx2, aiohttp or asyncio (RBIM_TRANSPORT; default: auto)."),
+    "dialect": ("KEY=VALUE", "A field of the dialect; it may be repeated (RBIM_DIALECT). See `rbim dialect`."),
 }
 """The flags with a value: the value's name in the help, and the help."""
-
-DIALECT_FLAGS = {flag_of(name).removeprefix("--"): name for name in NAMES}
-"""The flags of the dialect, and their fields."""
 
 SWITCHES = {
     "debug": "Show tracebacks, and log every attempt on standard error.",
@@ -45,7 +43,7 @@ SWITCHES = {
 }
 GLOBAL_FLAGS_HELP = (
     f"Every command also takes {', '.join(f'--{name}' for name in (*FLAGS, *SWITCHES))}. They and the exit codes are in "
-    "`rbim --help`. The flags of the dialect, such as --api-version, are in `rbim dialect`."
+    "`rbim --help`."
 )
 """The sentence about them in the help of every command."""
 
@@ -57,8 +55,8 @@ JSON = ("--json", "--rbim-json")
 class GlobalFlags(NamedTuple):
     """The values of these flags; None for a flag that is not given.
 
-    ``json``: the command is to print a JSON document. ``dialect`` has the texts of each given field of the dialect, several
-    if the flag of a list is repeated. ``words``: the whole command line.
+    ``json``: the command is to print a JSON document. ``dialect`` has the text of each such flag, such as ``zone=+08:00``.
+    ``words``: the whole command line.
     """
 
     profile: str | None = None
@@ -68,16 +66,12 @@ class GlobalFlags(NamedTuple):
     debug: bool = False
     version: bool = False
     json: bool = False
-    dialect: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    dialect: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
 
 
 class WrongFlag(Exception):
-    """A flag without its value, with a value it does not take, or given twice. ``see`` is the command that explains it."""
-
-    def __init__(self, message: str, name: str) -> None:
-        super().__init__(message)
-        self.see = f"rbim dialect {DIALECT_FLAGS[name]}" if name in DIALECT_FLAGS else "rbim --help"
+    """A flag without its value, with a value it does not take, or given twice."""
 
 
 _current: ContextVar[GlobalFlags | None] = ContextVar("rbim_flags", default=None)
@@ -93,24 +87,45 @@ def using_flags(flags: GlobalFlags) -> Generator[None]:
     """Make these the :func:`current_flags` in the block; with ``debug``, write the log of rbim to standard error."""
     before = _current.set(flags)
     try:
-        if flags.debug:
-            from rbim.cli.logging import logging_to_stderr
-
-            with logging_to_stderr():
-                yield
-        else:
+        with _logging_to_stderr() if flags.debug else nullcontext():
             yield
     finally:
         _current.reset(before)
 
 
+@contextmanager
+def _logging_to_stderr() -> Generator[None]:
+    """Write the records of the logger ``rbim``, from DEBUG on, to standard error: printable lines, also of tracebacks.
+
+    They never contain a signed address, a header or a body. Other loggers are left out: HTTP libraries log addresses.
+    """
+    import logging
+
+    class Lines(logging.Formatter):
+        def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
+            return printable(super().formatMessage(record))
+
+        def format(self, record: logging.LogRecord) -> str:
+            return "\n".join(visible(line) for line in super().format(record).split("\n"))
+
+    logger = logging.getLogger("rbim")
+    before, handler = logger.level, logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Lines("%(levelname)s %(name)s: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
 def given_flags() -> list[str]:
     """Return the words of the running command's flags that choose the platform."""
     flags = current_flags()
-    values = [(name, getattr(flags, name.replace("-", "_"))) for name in FLAGS]
-    given = [(f"--{name}", value) for name, value in values if value is not None]
-    given += [(flag_of(field), text) for field, texts in flags.dialect for text in texts]
-    return [word for pair in given for word in pair]
+    values = [(name, getattr(flags, name.replace("-", "_"))) for name in FLAGS if name != "dialect"]
+    values += [("dialect", text) for text in flags.dialect]
+    return [word for name, value in values if value is not None for word in (f"--{name}", value)]
 
 
 def with_flag(words: Sequence[str], flag: str, value: str) -> list[str]:
@@ -132,7 +147,7 @@ def split_global_flags(tokens: Sequence[str]) -> tuple[GlobalFlags, list[str]]:
     global one.
     """
     found: dict[str, Any] = {}  # FLAGS are texts, SWITCHES are True
-    dialect: dict[str, tuple[str, ...]] = {}
+    dialect: list[str] = []
     rest: list[str] = []
     own: Iterable[str] = ()
     remaining = deque(tokens)
@@ -142,36 +157,30 @@ def split_global_flags(tokens: Sequence[str]) -> tuple[GlobalFlags, list[str]]:
         if token == END:
             rest += [token, *remaining]
             break
-        if not token.startswith("--") or name in own or name not in {*FLAGS, *SWITCHES, *DIALECT_FLAGS}:
+        if not token.startswith("--") or name in own or name not in {*FLAGS, *SWITCHES}:
             found |= {"json": True} if token in JSON and name not in own else {}
             rest.append(token)
             own = _fields(rest) if len(rest) == COMMAND else own
-        elif name in DIALECT_FLAGS:
-            text = _value(name, value if equals else remaining.popleft() if remaining else "")
-            field = DIALECT_FLAGS[name]
-            if field in dialect and not dialect_fields()[field].form.several:
-                raise WrongFlag(f"--{name} is given twice", name)
-            dialect[field] = (*dialect.get(field, ()), text)
+        elif name == "dialect":
+            dialect.append(_value(name, value if equals else remaining.popleft() if remaining else ""))
         elif name.replace("-", "_") in found:
-            raise WrongFlag(f"--{name} is given twice", name)
+            raise WrongFlag(f"--{name} is given twice")
         elif name in FLAGS:
             found[name.replace("-", "_")] = _value(name, value if equals else remaining.popleft() if remaining else "")
         elif equals:
-            raise WrongFlag(f"--{name} takes no value", name)
+            raise WrongFlag(f"--{name} takes no value")
         else:
             found[name] = True
-    return GlobalFlags(**found, dialect=tuple(dialect.items()), words=tuple(tokens)), rest
+    return GlobalFlags(**found, dialect=tuple(dialect), words=tuple(tokens)), rest
 
 
-COMMAND = 2
-"""The number of words in the name of an operation's command."""
+COMMAND = 2  # the number of words in the name of an operation's command
 
 
 def _value(name: str, value: str) -> str:
     if value and not value.startswith("--"):
         return value
-    wanted = FLAGS[name][0] if name in FLAGS else dialect_fields()[DIALECT_FLAGS[name]].form.metavar
-    raise WrongFlag(f"--{name} needs a value: {wanted}", name)
+    raise WrongFlag(f"--{name} needs a value: {FLAGS[name][0]}")
 
 
 def _fields(command: Sequence[str]) -> frozenset[str]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from rbim._support.json_values import json_values
 from rbim.cli.exit_codes import Exit
 from rbim.cli.printable import json_line
 from rbim.errors import InvalidRequest, Outcome, RbimError
@@ -72,22 +73,17 @@ def record_error(message: str, hints: list[str], error: BaseException | None) ->
     output.error = {"message": message, "hint": "\n".join(hints) or None}
     output.exception = None if error is None else type(error).__name__
     if isinstance(error, RbimError):
-        output.error |= {
-            "class": type(error).__name__,
-            "outcome": error.outcome.value,
-            "code": getattr(error, "code", None) or None,
-            "status": getattr(error, "status", None) or None,
-            "docs": error.docs,
-        }
+        facts = error.to_dict()
+        output.error |= {name: facts.get(name) or None for name in ("class", "outcome", "code", "status", "docs")}
 
 
-def show_json(document: Any, *, more: bool = False) -> None:  # JSON
-    """Write one line of JSON to standard output.
+def show_json(value: object, *, more: bool = False) -> None:
+    """Write a value as one line of JSON to standard output, by the rules of ``to_dict``.
 
     Unprintable characters are escaped, and all that are not ASCII unless its encoding is UTF. ``more``: this is one of
     several documents.
     """
-    sys.stdout.write(f"{json_line(document, ascii_only=not _writes_unicode())}\n")
+    sys.stdout.write(f"{json_line(json_values(value), ascii_only=not _writes_unicode())}\n")
     if (output := _current.get()) is not None:
         output.has_document, output.has_part = output.has_document or not more, True
 

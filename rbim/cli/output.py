@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import date, time
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
+from rbim._support.json_values import json_values
 from rbim.cli.errors import print_note
 from rbim.cli.exit_codes import Exit
 from rbim.cli.printable import json_line, printable
 from rbim.operations.base import Answer
+from rbim.operations.groups import Success
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["UNFOLDED", "console", "document_of", "exit_of", "show", "table"]
+__all__ = ["UNFOLDED", "console", "exit_of", "show", "table"]
 
 UNFOLDED = 10_000  # characters in a line without a terminal, so that nothing is folded
 
@@ -51,22 +52,6 @@ def table(*headings: str, numbers: Sequence[str] = (), whole: Sequence[str] = ()
     return made
 
 
-def document_of(value: object) -> Any:  # an answer or a field of one in, JSON out
-    """Return an answer as JSON: fields by name, enums as their value, dates in ISO format, ``extra`` unless empty."""
-    fields = _fields(value)
-    if fields is not None:
-        return {name: document_of(each) for name, each in fields.items() if name != "extra" or each}
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, (date, time)):
-        return value.isoformat()
-    if isinstance(value, Mapping):
-        return {str(key): document_of(each) for key, each in cast("Any", value).items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [document_of(each) for each in cast("Any", value)]
-    return value if value is None or isinstance(value, (str, int, float)) else str(value)
-
-
 def show(answer: object) -> None:
     """Print an answer as text: fields beside their values, then lists of rows as tables."""
     fields = _seen(answer)
@@ -95,12 +80,15 @@ def show(answer: object) -> None:
 def exit_of(answer: object) -> Exit:
     """Return the exit code for an answer; if it leaves accounts unknown, say so on standard error."""
     unknown = cast("tuple[str, ...]", getattr(answer, "unknown", ()))
-    if not unknown:
+    if unknown:
+        problem = (
+            f"unknown: {len(unknown)} of the accounts may have been refused, because the answer does not say clearly which"
+        )
+    elif isinstance(answer, Success) and answer.failures:
+        problem = f"unknown: the answer has the success code, and {', '.join(answer.failures)}"
+    else:
         return Exit.DONE
-    print_note(
-        f"unknown: {len(unknown)} of the accounts may have been refused, because the answer does not say clearly which",
-        "check the members of the group before you repeat it",
-    )
+    print_note(problem, "check the members of the group before you repeat it")
     return Exit.UNKNOWN
 
 
@@ -141,5 +129,5 @@ def _text(value: object) -> Text:
     if value is None or value == "":
         return Text("-", style="dim")
     if isinstance(value, (Mapping, list, tuple)):
-        return Text(json_line(document_of(cast("Any", value))))
+        return Text(json_line(json_values(cast("Any", value))))
     return Text(printable(str(value)))

@@ -1,4 +1,4 @@
-"""Admission: when a call may send its request. Rates, halts and places in flight are decided together.
+"""Admission: when a call may send its request. Rates, congestion and places in flight are decided together.
 
 A call that need not wait passes :meth:`Admission.take` or :meth:`Admission.enter_at_once`. The others wait in
 :meth:`Admission.enter` and are woken when they may leave. They take their tokens at that moment, when their task runs
@@ -13,31 +13,28 @@ States of a waiting call (``Waiter.state``):
 - ``refused``: its answer cannot come in time any more; its task raises.
 - ``left``: it sends.
 
-No task and no timer of its own watches the queue: one of the waiting calls sleeps until the next call may leave
-(``_sleeper``). If it leaves the queue, another one is woken to do so.
+On asyncio with the system's clock, one timer fires when the next call may leave. Elsewhere (trio, emulated time) one of
+the waiting calls sleeps until then (``_sleeper``); if it leaves the queue, another one is woken to do so.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from rbim._support.lazy_names import late_anyio
-from rbim.client.demands import LEAST, LEAST_MARGIN, RECENT, AttemptTimes, Demands
-from rbim.client.halts import Halts
-from rbim.client.lanes import Waiter
-from rbim.client.limits import NORMAL, ROUNDING
-from rbim.client.queue import Queue, Room
+from rbim.client.congestion import Congestion
+from rbim.client.limits import LEAST, LEAST_MARGIN, NORMAL, RECENT, ROUNDING, AttemptTimes, Demands
+from rbim.client.queue import Queue, Room, Waiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
+    from asyncio import AbstractEventLoop, Future, TimerHandle
 
     from anyio import Event
 
-    from rbim.client.demands import Kind
-    from rbim.client.limits import Limits
-    from rbim.clock import Clock, Scope
+    from rbim.client.limits import Kind, Limits
+    from rbim.clock import Clock
     from rbim.operations.base import Operation
 
 __all__ = ["Admission", "Refused"]
@@ -68,10 +65,11 @@ class Refused(Exception):
 
 
 class Admission:
-    """Decides which call sends its request next. ``scope`` makes a cancel scope that ends after so many seconds."""
+    """Decides which call sends its request next."""
 
     def __init__(self, limits: Limits, clock: Clock) -> None:
-        self.scope: Callable[[float], AbstractContextManager[Scope]] = clock.scope
+        self.loop: AbstractEventLoop | None = None
+        """The event loop of asyncio, if its timers may be used: the client sets it."""
         self.places = limits.concurrency
         self.free = limits.concurrency
         """Places in flight that are not taken."""
@@ -81,35 +79,36 @@ class Admission:
         self._clock = clock
         self._unlimited = not limits.rates
         self._at_once = self._unlimited
-        """Whether a free place is all that a call needs: no rates, no waiting calls, no halts."""
-        self._halts = Halts()
-        self._demands = Demands(limits.rates, self._halts)
+        """Whether a free place is all that a call needs: no rates, no waiting calls, no congestion."""
+        self._congestion = Congestion()
+        self._demands = Demands(limits.rates, self._congestion)
         self._queue = Queue()
         self._learns = False
         """Whether times of attempts are noted: calls wait, or have waited or were refused lately."""
         self._learns_until = -inf
         self._next_at = inf
-        """The earliest time at which a waiting call may leave, as far as rates and halts are concerned."""
+        """The earliest time at which a waiting call may leave, as far as rates and congestion are concerned."""
         self._waits_since = -inf
         """The time since which every call has had to wait, while any waits."""
         self._sleeper: Waiter | None = None
+        self._timer: TimerHandle | None = None
         self._alarm = inf
-        """The time at which the sleeper wakes up."""
+        """The time at which the timer fires, or the sleeper wakes up."""
 
     @property
     def waiting(self) -> int:
         """The number of waiting calls."""
-        return len(self._queue)
+        return self._queue.size
 
     @property
     def oldest(self) -> float:
         """Seconds that the oldest waiting call has waited; 0 if none waits."""
-        return self._clock.monotonic() - self._queue.oldest.since if self._queue else 0.0
+        return self._clock.monotonic() - self._queue.oldest.since if self._queue.size else 0.0
 
     @property
     def halted(self) -> float:
-        """Seconds until the last halt ends; 0 if nothing is halted."""
-        return max(0.0, self._halts.last_end - self._clock.monotonic())
+        """Seconds until the last pause of congestion ends; 0 without one."""
+        return max(0.0, self._congestion.paused_until() - self._clock.monotonic())
 
     def take(self) -> bool:
         """Take a place if that is all that a call needs, and one is free; return whether it was taken."""
@@ -120,15 +119,17 @@ class Admission:
 
     def enter_at_once(self, op: Operation[Any], latest: float) -> float | None:
         """Take a place and tokens if the request may leave now, and return the time; None if it must wait."""
-        if not self.free or self._queue:
+        if not self.free or self._queue.size:
             return None
         now = self._clock.monotonic()
+        if self._congestion.flows and self._congestion.sweep(now):
+            self._demands.flows_changed()
         demand = self._demands.of(op, now)
         if now >= latest or demand.ready_at(now) > now:
             return None
         self.free -= 1
         demand.take(now)
-        self._at_once = self._unlimited and not self._halts.watching(now)
+        self._at_once = self._unlimited and not self._congestion.flows
         return now
 
     async def enter(  # noqa: PLR0913  # what is known of a call, by keyword
@@ -152,7 +153,7 @@ class Admission:
         self.times.expire(now)
         demand.kind.times.expire(now)
         waiter = Waiter(demand, now=now, latest=latest, deadline=deadline, attempt=attempt, level=level)
-        if self._is_hopeless(waiter, now):
+        if self._is_hopeless(waiter, now) and not self._makes_way(waiter, now):
             self.refused += 1
             raise Refused(now)
         self._add(waiter, now)
@@ -166,19 +167,40 @@ class Admission:
         except BaseException:
             self._withdraw(waiter)
             raise
-        self._keep_watch(now)
+        self._keep_watch()
         return now
 
-    def leave(self, op: Operation[Any], started: float, *, answered: bool) -> None:
-        """Give a place back: an attempt that started then has ended, with or without an answer."""
+    def leave(self, op: Operation[Any], started: float, *, answered: bool, asked: float | None = None) -> None:
+        """Give a place back: an attempt that started then has ended, with or without an answer.
+
+        ``asked``: it was throttled, and the platform asks for a pause of so many seconds (0: it says nothing of one).
+        """
         self.free += 1
-        if self._learns:
+        if self._learns or asked is not None or self._congestion.flows:
             now = self._clock.monotonic()
-            for times in (self.times, self._demands.kind_of(op, now).times):
-                times.add(now - started, now=now, answered=answered)
-            self._learns = bool(self._queue) or now < self._learns_until
+            kind = self._demands.kind_of(op, now)
+            if answered and (asked is not None or self._congestion.flows):
+                narrow = kind.narrow_of(getattr(op, "group_id", None))
+                if self._congestion.answered(narrow, kind.wide, sent_at=started, now=now, asked=asked):
+                    self._flows_changed(now)
+            if self._learns:
+                for times in (self.times, kind.times):
+                    times.add(now - started, now=now, answered=answered)
+                self._learns = self._queue.size > 0 or now < self._learns_until
             self._grant(now)
-            self._keep_watch(now)
+            self._keep_watch()
+
+    def _flows_changed(self, now: float) -> None:
+        """Let the waiting calls wait for the flows that there are now; refuse those that cannot leave in time."""
+        self._demands.flows_changed()
+        self._at_once, self._next_at = False, -inf
+        for waiter in self._queue:
+            self._queue.remove(waiter)
+            waiter.demand = self._demands.demand(waiter.demand.kind, waiter.demand.group, now)
+            if waiter.demand.ready_at(now) >= self._last_start(waiter, now):
+                self._refuse(waiter)
+            else:
+                self._queue.add(waiter)
 
     def give_back(self, op: Operation[Any]) -> None:
         """Give back the tokens of a request that has taken them just now and does not leave; then :meth:`leave`."""
@@ -194,30 +216,20 @@ class Admission:
         if now - started < self.times.need:
             self._queue.gave_up(now - began, now)
 
-    def throttled(self, op: Operation[Any], seconds: float, *, calls: int) -> None:
-        """Note that a request was throttled, and that the platform asks for a pause; ``calls`` have begun so far."""
-        now = self._clock.monotonic()
-        demand = self._demands.of(op, now)
-        self._halts.throttled(demand.narrow, demand.kind.wide, seconds=seconds, now=now, calls=calls)
-        self._at_once = False
-        for waiter in self._queue:
-            if waiter.demand.halted_until >= self._last_start(waiter):
-                self._queue.remove(waiter)
-                self._refuse(waiter)
-
     def need(self, op: Operation[Any], *, deadline: float, attempt: float) -> float:
         """Return the seconds that an attempt of such a call needs, as far as known; see :meth:`enter`."""
-        return self._need(self._demands.kind_of(op, self._clock.monotonic()), deadline, attempt)
+        now = self._clock.monotonic()
+        return self._need(self._demands.kind_of(op, now), deadline, attempt, now)
 
-    def _need(self, kind: Kind, deadline: float, attempt: float) -> float:
-        times = kind.times if len(kind.times) >= LEAST else self.times
+    def _need(self, kind: Kind, deadline: float, attempt: float, now: float) -> float:
+        times = kind.times if len(kind.times.last) >= LEAST else self.times
         most = LONGEST_NEED * deadline
-        if not self._queue or self._clock.monotonic() - self._waits_since < deadline:
+        if not self._queue.size or now - self._waits_since < deadline:
             most = min(most, max(LEAST_MARGIN * times.typical, LONGEST_MARGIN * deadline))
         return min(times.need, attempt, most)
 
-    def _last_start(self, waiter: Waiter) -> float:
-        return waiter.latest - self._need(waiter.demand.kind, waiter.deadline, waiter.attempt)
+    def _last_start(self, waiter: Waiter, now: float) -> float:
+        return waiter.latest - self._need(waiter.demand.kind, waiter.deadline, waiter.attempt, now)
 
     def _is_hopeless(self, waiter: Waiter, now: float) -> bool:
         """Return whether a new call cannot leave in time, if none of the calls ahead of it gives up.
@@ -228,12 +240,24 @@ class Admission:
         if waiter.latest == inf:
             return False
         room = Room(self.places, self.free, self.times.typical, self.times.need)
-        need = self._need(waiter.demand.kind, waiter.deadline, waiter.attempt)
+        need = self._need(waiter.demand.kind, waiter.deadline, waiter.attempt, now)
+        start = self._queue.earliest_start(waiter, now, room, exact=False)
+        if start < waiter.latest - ALIKE * need:
+            return False
         last = waiter.latest - max(need, min(ALIKE * need, self._demands.most_need))
-        return (
-            self._queue.earliest_start(waiter, now, room, exact=False) >= last
-            and self._queue.earliest_start(waiter, now, room, exact=True) >= last
-        )
+        return start >= last and self._queue.earliest_start(waiter, now, room, exact=True) >= last
+
+    def _makes_way(self, waiter: Waiter, now: float) -> bool:
+        """Refuse the last call of the group with most waiting calls, if that lets a call of another group leave in time."""
+        last = self._queue.last_of_most(waiter)
+        if last is None:
+            return False
+        self._queue.remove(last)
+        if self._is_hopeless(waiter, now):
+            self._queue.add(last)
+            return False
+        self._refuse(last)
+        return True
 
     def _grant(self, now: float) -> None:
         """Give places and tokens to the waiting calls that may leave now, and wake them."""
@@ -243,7 +267,7 @@ class Admission:
                 self._next_at = self._queue.due(now)
                 return
             self._queue.remove(waiter)
-            if now >= self._last_start(waiter):
+            if now >= self._last_start(waiter, now):
                 self._refuse(waiter)
                 continue
             waiter.state = "granted"
@@ -270,11 +294,12 @@ class Admission:
                 return False
             next_at = self._next_at
             self._release(waiter)
-            if max(now, waiter.demand.halted_until) >= self._last_start(waiter):  # the loop was blocked, or a long halt came
+            ready = max(now, waiter.demand.ready_at(now))
+            if ready >= self._last_start(waiter, now):  # the loop was blocked, or a pause came
                 self.free += 1
                 waiter.state = "refused"
                 self._queue.settled(waiter.demand)
-            elif waiter.demand.ready_at(now) > now + ROUNDING:  # a halt came
+            elif ready > now + ROUNDING:  # a pause came
                 self.free += 1
                 self._queue.settled(waiter.demand)
                 self._add(waiter, now)
@@ -287,7 +312,7 @@ class Admission:
 
     def _add(self, waiter: Waiter, now: float) -> None:
         self._at_once = False
-        if not self._queue:
+        if not self._queue.size:
             self._waits_since = now
         self._queue.add(waiter)
         self._next_at = min(self._next_at, waiter.demand.ready_at(now))
@@ -308,7 +333,7 @@ class Admission:
         if self._sleeper is waiter:
             self._sleeper, self._alarm = None, inf
         self._grant(now)
-        self._keep_watch(now)
+        self._keep_watch()
 
     def _release(self, waiter: Waiter) -> None:
         """Give the granted tokens back."""
@@ -317,10 +342,15 @@ class Admission:
         self._next_at = -inf
 
     async def _wait(self, waiter: Waiter, now: float) -> None:
-        """Wait until the call is woken; sleep until the next call may leave, if no other one does."""
-        if self.free and self._next_at < self._alarm:
+        """Wait until the call is woken."""
+        if self.loop is not None:
+            future = self.loop.create_future()
+            waiter.wake = partial(_set_done, future)
+            self._keep_watch()
+            await future
+        elif self.free and self._next_at < self._alarm:
             self._sleeper, self._alarm = waiter, self._next_at
-            with self.scope(inf) as scope:
+            with self._clock.scope(inf) as scope:
                 waiter.wake = scope.cancel
                 await self._clock.sleep(max(LEAST_SLEEP, self._next_at - now))
         else:
@@ -331,11 +361,34 @@ class Admission:
             self._sleeper, self._alarm = None, inf
         await late_anyio().lowlevel.checkpoint_if_cancelled()  # a call that is woken and cancelled at once does not leave
 
-    def _keep_watch(self, now: float) -> None:
-        """See to it that a call sleeps until the next one may leave."""
-        if not self._queue:
-            self._at_once = self._unlimited and not self._halts.watching(now)
+    def _keep_watch(self) -> None:
+        """See to it that somebody looks at the queue when the next call may leave: the timer, or a call that sleeps."""
+        if not self._queue.size:
+            self._at_once = self._unlimited and not self._congestion.flows
+            self.end_watch()
         elif self.free and self._next_at < self._alarm:
-            self._sleeper, self._alarm = self._queue.oldest, self._next_at
-            if self._sleeper.wake is not None:
-                self._sleeper.wake()
+            self.end_watch()
+            self._alarm = self._next_at
+            if self.loop is not None:
+                delay = max(LEAST_SLEEP, self._next_at - self._clock.monotonic())
+                self._timer = self.loop.call_later(delay, self._watched)
+            else:
+                self._sleeper = self._queue.oldest
+                if self._sleeper.wake is not None:
+                    self._sleeper.wake()
+
+    def end_watch(self) -> None:
+        """Cancel the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._alarm = None, inf
+
+    def _watched(self) -> None:
+        self._timer, self._alarm = None, inf
+        self._grant(self._clock.monotonic())
+        self._keep_watch()
+
+
+def _set_done(future: Future[None]) -> None:
+    if not future.done():  # it was cancelled
+        future.set_result(None)

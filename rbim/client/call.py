@@ -23,6 +23,7 @@ from rbim.errors import (
     TransportError,
 )
 from rbim.wire.codec import SUCCESS
+from rbim.wire.intermediaries import ANSWER_LIMIT, decompressed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from rbim.operations.base import Operation
     from rbim.timeouts import EndableTasks
 
-__all__ = ["Call", "Exchange"]
+__all__ = ["Call", "Exchange", "Prepared"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,8 +48,8 @@ BACKSTOP = 0.05
 class Exchange(Generic[R]):
     """A finished call: the answer with the response, the attempts and the timings.
 
-    ``elapsed`` is in seconds from the call to the answer; ``waited`` is the part of it spent waiting for the rate limiter,
-    halts and the concurrency limiter. ``confirmed_by_repeat`` is True if an attempt of unknown outcome was followed by an
+    ``elapsed`` is in seconds from the call to the answer; ``waited`` is the part of it spent waiting for rates,
+    congestion and a place in flight. ``confirmed_by_repeat`` is True if an attempt of unknown outcome was followed by an
     answer that means "already in the wanted state".
     """
 
@@ -85,10 +86,14 @@ class Call(Generic[R]):
     )
 
     def __init__(
-        self, shared: SharedState, settings: CallSettings, op: Operation[R], leaves: Callable[[], object] | None = None
+        self,
+        shared: SharedState,
+        settings: CallSettings,
+        op: Operation[R],
+        leaves: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._shared = shared
-        self._leaves = leaves  # called when the first attempt leaves; before that a patient call has no deadline
+        self._leaves = leaves  # awaited before the first attempt leaves; until then a patient call has no deadline
         self._patient = leaves is not None
         self._settings = settings
         self._op = op
@@ -127,13 +132,16 @@ class Call(Generic[R]):
             answered = True
             return answer
         finally:
-            shared.ended()
+            shared.running -= 1
+            if shared.all_ended is not None and not shared.running:
+                shared.all_ended.set()
             if shared.observers is not None:
                 self._notify_ended(shared.observers, failure, cancelled=failure is None and not answered)
 
     async def _attempts(self, request: Request) -> R:
         shared = self._shared
         while True:
+            asked: float | None = None
             if shared.admission.take():
                 self._started = shared.clock.monotonic()
             elif (now := shared.admission.enter_at_once(self._op, self._latest)) is not None:
@@ -143,7 +151,7 @@ class Call(Generic[R]):
             try:
                 signer = shared.signer
                 signed = signer.sign(request)
-                timeout = self._begin_attempt(signed)
+                timeout = self._begin_attempt(signed) if self._leaves is None else await self._leave(signed, self._leaves)
                 try:
                     if shared.unscoped is None:
                         self.response = await self._interruptible(BACKSTOP, shared.transport.send, signed, timeout=timeout)
@@ -151,7 +159,7 @@ class Call(Generic[R]):
                         self.response = await self._unscoped(shared.unscoped, signed, timeout)
                     answer = self._decode(signed, self.response)
                 except RbimError as error:
-                    self._ended(error)
+                    asked = self._ended(error)
                     if not isinstance(error, (TransportError, ApiError, ProtocolError)):
                         raise
                     failure = error
@@ -159,7 +167,7 @@ class Call(Generic[R]):
                     self._ended(None)
                     return answer
             finally:
-                shared.admission.leave(self._op, self._started, answered=self.response is not None)
+                shared.admission.leave(self._op, self._started, answered=self.response is not None, asked=asked)
             confirmed = self._confirmed(failure)
             if confirmed is not None:
                 return confirmed
@@ -239,8 +247,6 @@ class Call(Generic[R]):
     def _pause_after(self, failure: TransportError | ApiError | ProtocolError) -> float:
         """Return the seconds until the next attempt. Raises an error if there is none."""
         shared, settings = self._shared, self._settings
-        if isinstance(failure, Throttled) and failure.retry_after is not None:
-            shared.admission.throttled(self._op, failure.retry_after, calls=shared.calls)
         if shared.state != "open":  # the transport turned the cancellation into an error
             raise self._client_closed(failure.outcome) from failure
         if isinstance(failure, TransportError) and shared.clock.monotonic() >= self._latest:
@@ -276,27 +282,27 @@ class Call(Generic[R]):
         finally:
             self._waited += end - start  # exactly 0 if it did not wait
 
-    def _leave(self, leaves: Callable[[], object]) -> None:
-        """Let the sender know that the first attempt leaves, which has its place and tokens; its deadline begins.
+    async def _leave(self, signed: Request, leaves: Callable[[], Awaitable[object]]) -> float:
+        """Let the sender record the first attempt, which has its place and tokens; then begin it, and its deadline.
 
         If ``leaves`` raises, or the client was closed at this moment, the tokens are given back: nothing leaves.
         """
         shared = self._shared
         try:
             if shared.state == "open":  # else the attempt does not begin
-                leaves()
+                await leaves()
                 self._leaves = None
+                self._started = shared.clock.monotonic()
                 self._latest = self._started + self._settings.deadline
         finally:
             if self._leaves is not None:
                 shared.admission.give_back(self._op)
+        return self._begin_attempt(signed)
 
     def _begin_attempt(self, signed: Request) -> float:
         """Notify the observers, and return the seconds that the attempt may take. Raises ClientClosed."""
         shared = self._shared
-        if self._leaves is not None:
-            self._leave(self._leaves)
-        if shared.state != "open":  # it was closed at the moment at which the call was admitted
+        if shared.state != "open":  # it was closed when the call was admitted, or while its sender recorded it
             raise self._client_closed(Outcome.NOT_SENT)
         if shared.observers is not None:
             shared.observers.attempt_started(
@@ -314,6 +320,9 @@ class Call(Generic[R]):
     def _decode(self, signed: Request, response: Response) -> R:
         """Return the decoded answer; in an error answer, redact the request's signature first if it is repeated."""
         decode = self._shared.codec.decode
+        if "content-encoding" in response.headers:
+            limit: int = getattr(self._shared.transport, "answer_limit", ANSWER_LIMIT)
+            self.response = response = decompressed(response, limit)
         try:
             return decode(self._op, response)
         except RbimError:
@@ -323,15 +332,16 @@ class Call(Generic[R]):
         self.response = response = redacted  # no local variable keeps the original body: tracebacks may show locals
         return decode(self._op, response)
 
-    def _ended(self, error: BaseException | None) -> None:
-        """Add the attempt to the history and notify the observers."""
+    def _ended(self, error: BaseException | None) -> float | None:
+        """Add the attempt to the history and notify the observers; if it was throttled, return for how many seconds."""
         shared = self._shared
         self._handed_over = False
         if error is None and shared.observers is None and not self._history:
-            return  # the common case is fast: no history is needed; `exchange` adds the attempt later
+            return None  # the common case is fast: no history is needed; `exchange` adds the attempt later
         self._history.append(self._attempt_made(error))
         if shared.observers is not None:
             shared.observers.attempt_ended(**self._event_fields(), attempt=self._history[-1])
+        return (error.retry_after or 0.0) if isinstance(error, Throttled) else None
 
     def _attempt_made(self, error: BaseException | None) -> Attempt:
         known = error.outcome if isinstance(error, RbimError) else Outcome.UNKNOWN
@@ -419,10 +429,50 @@ class Call(Generic[R]):
         )
 
 
+class Prepared(Generic[R]):
+    """A request that is sent once, by :meth:`send`; :meth:`rbim.View.prepare` makes it."""
+
+    __slots__ = ("_answered", "_call", "_leaves", "_op", "_settings", "_shared")
+
+    def __init__(
+        self, shared: SharedState, settings: CallSettings, op: Operation[R], leaves: Callable[[], Awaitable[object]]
+    ) -> None:
+        self._shared = shared
+        self._settings = settings
+        self._op = op
+        self._leaves = leaves
+        self._call: Call[R] | None = None
+        self._answered = False
+
+    @property
+    def may_have_acted(self) -> bool:
+        """Whether the platform may have acted on the request, as far as it is known now."""
+        return self._answered or (self._call is not None and self._call.may_have_acted)
+
+    async def send(self) -> R:
+        """Wait for the request's turn, send it, and return its answer. Call it once.
+
+        It waits in the client's limits without a deadline. When the first attempt has its place and its tokens, and before
+        it leaves, ``leaves`` is awaited, once; the deadline of the call begins then. If ``leaves`` raises,
+        nothing is sent, place and tokens are given back, and the error is raised. Raises what :meth:`rbim.View.send`
+        raises, without ``leaves`` if nothing was to leave; RuntimeError for a second time.
+        """
+        if self._call is not None:
+            raise RuntimeError("a prepared request is sent once: prepare another one")
+        self._call = Call(self._shared, self._settings, self._op, leaves=self._leaves)
+        answer = await self._call.run()
+        self._answered = True
+        return answer
+
+
 def _redacted(response: Response, secrets: tuple[str, ...]) -> Response:
-    """Return the response with each secret in its body replaced by ``***``; the same object if there is none."""
+    """Return the response with each secret in body and headers replaced by ``***``; the same object if there is none."""
+    headers = dict(response.headers)
     body, lowered = response.body, response.body.lower()
-    for secret in map(str.encode, secrets):
-        if secret.lower() in lowered:  # servers accept a `sig` in upper and lower case, and may repeat either
-            body = re.sub(re.escape(secret), b"***", body, flags=re.IGNORECASE)
-    return response if body is response.body else evolve(response, body=body)
+    for secret in secrets:  # servers accept a `sig` in upper and lower case, and may repeat either
+        if secret.encode().lower() in lowered:
+            body = re.sub(re.escape(secret.encode()), b"***", body, flags=re.IGNORECASE)
+        pattern = re.compile(re.escape(secret), re.IGNORECASE)
+        headers = {name: pattern.sub("***", value) for name, value in headers.items()}
+    same = body is response.body and headers == response.headers
+    return response if same else evolve(response, body=body, headers=headers)

@@ -4,50 +4,53 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar, cast
 
 from attrs import evolve
 
-from rbim.client.arguments import Unasked, check, dialect_of, observers_of, signer_of, signing, transport_of, url_text
-from rbim.client.call import Call, Exchange
+from rbim import __version__
+from rbim.client.call import Call, Exchange, Prepared
 from rbim.client.limits import Limits
-from rbim.client.prepared import Prepared
 from rbim.client.retry import Retry
 from rbim.client.shared import CallSettings, SharedState
 from rbim.clock import SystemClock
+from rbim.credentials import Credentials
 from rbim.errors import ClientClosed, InvalidRequest
 from rbim.operations import catalogue
 from rbim.operations.groups import Groups
+from rbim.validators import require, require_clock, require_methods, require_name
 from rbim.wire.codec import Codec, wrong_origin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from contextlib import AbstractContextManager
     from types import TracebackType
-    from typing import Self, Unpack
+    from typing import NoReturn, Self, Unpack
 
     from cattrs import Converter
 
-    from rbim.client.arguments import Url
-    from rbim.client.observers import Observer
+    from rbim.client.observers import Observers
     from rbim.client.rotation import Rotation
     from rbim.client.shared import Load, Priority
     from rbim.clock import Clock
-    from rbim.credentials import Credentials, CredentialsProvider
+    from rbim.credentials import CredentialsProvider
     from rbim.dialect import Dialect
-    from rbim.http import Signer, Transport
+    from rbim.http import Request, Signer, Transport
+    from rbim.observers import Observer
     from rbim.operations.base import Operation
     from rbim.operations.call_tasks import Calls
-    from rbim.operations.namespace import Namespace
+    from rbim.operations.namespace import Namespace, Sender
     from rbim.timeouts import Deadlines
 
     kept = property  # jedi reads this too: of cached_property it would offer the attributes
 else:
     from functools import cached_property as kept
 
-__all__ = ["AsyncClient", "ClientOptions", "View"]
+__all__ = ["AsyncClient", "ClientOptions", "PreparedRequest", "Url", "View", "in_background", "prepare"]
 
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 TIMEOUT = 10.0
 DEADLINE = 30.0
@@ -56,6 +59,20 @@ AGAIN = 5.0
 
 GRACE = 5.0
 """Seconds to wait on close for calls that ignore their cancellation."""
+
+
+class Url(Protocol):
+    """An address as an object of another library: pydantic's ``AnyHttpUrl``, httpx's ``URL``, yarl's."""
+
+    @property
+    def scheme(self) -> str:
+        """The scheme, such as ``https``."""
+        ...
+
+    @property
+    def host(self) -> str | None:
+        """The host."""
+        ...
 
 
 class View:
@@ -69,6 +86,9 @@ class View:
     def __init__(self, shared: SharedState, settings: CallSettings) -> None:
         self._shared = shared
         self._settings = settings
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a client cannot be pickled; make one in the other process (AsyncClient.from_env)")
 
     def __repr__(self) -> str:
         if "_settings" not in vars(self):  # its constructor raises: a traceback may show its local variables
@@ -137,12 +157,13 @@ class View:
         call = Call(self._shared, self._settings, operation)
         return call.exchange(await call.run())
 
-    def prepare(self, operation: Operation[R], leaves: Callable[[], object], /) -> Prepared[R]:
+    def prepare(self, operation: Operation[R], leaves: Callable[[], Awaitable[object]], /) -> Prepared[R]:
         """Prepare a request: ``await prepared.send()`` waits for its turn without a deadline, and sends it.
 
-        For senders that keep a journal of their own. ``leaves`` is called at the moment at which the request leaves, once:
-        the intent was written down before, and is only marked then. What raises before, such as InvalidRequest or
-        ClientClosed, comes without a call of ``leaves``.
+        For senders that keep a journal of their own. ``leaves`` is awaited once, when the request has its place and its
+        tokens: it writes the intent down, and the request leaves when it returns. It holds a place meanwhile: if it takes
+        long, let it raise, and prepare the request again. What raises before, such as InvalidRequest or ClientClosed, comes
+        without a call of ``leaves``.
         """
         return Prepared(self._shared, self._settings, operation, leaves)
 
@@ -186,6 +207,7 @@ class ClientOptions(TypedDict, total=False):
     observers: Iterable[Observer]
     hooks: Callable[[Converter], None] | None
     name: str
+    user_agent: str
 
 
 class AsyncClient(View):
@@ -204,6 +226,7 @@ class AsyncClient(View):
     - ``clock``: for tests; ``observers``: receive events of calls and attempts; ``hooks``: called with each cattrs
       converter, for the types of newly declared operations.
     - ``name``: the client's name in logs, events, spans, metrics and errors, for a process with several (default: none).
+    - ``user_agent``: text to add to the ``User-Agent`` of requests, ``rbim/... python/3.11 httpx/0.28.1`` (default: none).
 
     Use it with ``async with``, once, and share it between any number of tasks. On exit, calls in flight end with
     ``ClientClosed``.
@@ -227,9 +250,13 @@ class AsyncClient(View):
         observers: Iterable[Observer] = (),
         hooks: Callable[[Converter], None] | None = None,
         name: str = "",
+        user_agent: str = "",
     ) -> None:
-        dialect = dialect_of(dialect)
-        base_url, call_base_url = cast("str", url_text(base_url)), url_text(call_base_url)
+        from rbim.dialect import Dialect
+
+        dialect = Dialect() if dialect is None else dialect
+        require("dialect", dialect, Dialect, "Dialect(...)")
+        base_url, call_base_url = cast("str", _url_text(base_url)), _url_text(call_base_url)
         wrong = wrong_origin(base_url, call_base_url, dialect.api_version)
         if wrong is not None:
             base_url = call_base_url = ""  # a traceback with local variables must not show a password in it
@@ -237,11 +264,24 @@ class AsyncClient(View):
         limits = Limits() if limits is None else limits
         retry = Retry() if retry is None else retry
         clock = SystemClock() if clock is None else clock
-        check(limits=limits, clock=clock, hooks=hooks, name=name)
-        sign_with = signing(clock, dialect)
-        signer = signer_of(credentials, signer, sign_with)
+        require_name("name", name)
+        require("user_agent", user_agent, str, "a text")
+        if not (user_agent.isascii() and user_agent.isprintable()):
+            raise InvalidRequest("user_agent: a text of printable ASCII is needed, such as 'shop/1.2'", field="user_agent")
+        require("limits", limits, Limits, "Limits(concurrency=..., rates=[...])")
+        require_clock(clock)
+        if hooks is not None:
+            require_methods("hooks", hooks, ("__call__",), "a function of a cattrs converter")
+
+        def sign_with(credentials: Credentials) -> Signer:
+            from rbim.wire.signing import AppSigner
+
+            return AppSigner(credentials, clock=clock, zone=dialect.zone)
+
+        signer = _signer_of(credentials, signer, sign_with)
+        transport = _transport_of(transport)
         shared = SharedState(
-            transport=transport_of(transport),
+            transport=transport,
             signer=signer,
             codec=Codec(
                 app_id=signer.app_id,
@@ -250,14 +290,15 @@ class AsyncClient(View):
                 dialect=dialect,
                 clock=clock,
                 hooks=hooks,
+                user_agent=partial(_user_agent_of, transport, user_agent),
             ),
             clock=clock,
             limits=limits,
-            observers=observers_of(observers),
+            observers=_observers_of(observers),
             name=name,
         )
         self._rotation: Rotation | None = None
-        if isinstance(signer, Unasked):
+        if isinstance(signer, _Unasked):
             from rbim.client.rotation import Rotation
 
             self._rotation = Rotation(signer.provider, shared, sign_with)
@@ -271,21 +312,14 @@ class AsyncClient(View):
 
         ``RBIM_BASE_URL``, ``RBIM_APP_ID`` and ``RBIM_APP_TOKEN`` (or ``RBIM_APP_TOKEN_FILE``, a file that holds only the
         token) are required. ``RBIM_CALL_BASE_URL``, ``RBIM_USER_NAME``, ``RBIM_TRANSPORT``, ``RBIM_CONCURRENCY``,
-        ``RBIM_RATES`` (``50/s,600/min``), ``RBIM_TIMEOUT`` and ``RBIM_DEADLINE`` are optional, and so is one for each field
-        of the dialect, such as ``RBIM_VERSION``. ``options`` are constructor arguments; they take precedence, and their
-        variables are not read. ``limits`` replaces concurrency and rates. Raises InvalidRequest that names the missing or
+        ``RBIM_RATES`` (``50/s,600/min``), ``RBIM_TIMEOUT``, ``RBIM_DEADLINE`` and ``RBIM_DIALECT``
+        (``zone=+08:00,invite_limit=5``) are optional. ``options`` are constructor arguments; they take precedence.
+        ``limits`` replaces concurrency and rates. Raises InvalidRequest that names the missing or
         wrong variable, and ModuleNotFoundError with the pip command if the transport needs an extra.
         """
-        from rbim.client.settings import Environment, client_arguments
+        from rbim.config import environment
 
-        environment = Environment()
-        arguments = client_arguments(options, environment, environment.needed)
-        try:
-            return cls(**arguments)
-        except InvalidRequest as error:
-            if error.field not in options and (variable := environment.source(error.field)) is not None:
-                error.add_note(f"{error.field} is from: environment variable {variable}")
-            raise
+        return environment().make(cls, options)
 
     async def __aenter__(self) -> Self:
         from rbim.timeouts import EndableTasks, deadlines_of  # imports asyncio
@@ -302,7 +336,7 @@ class AsyncClient(View):
             raise
         self._deadlines = deadlines_of(self._shared.clock, again=AGAIN)
         if self._deadlines is not None:
-            self._shared.scope = self._shared.admission.scope = self._deadlines.scope
+            self._shared.scope, self._shared.admission.loop = self._deadlines.scope, self._deadlines.loop
             # declared by its own class: a subclass or a wrapper may wait outside of the transport's timers
             if vars(type(self._shared.transport)).get("keeps_timeouts"):
                 self._shared.unscoped = EndableTasks()
@@ -350,6 +384,7 @@ class AsyncClient(View):
             finally:
                 self._shared.state = "closed"
                 if self._deadlines is not None:
+                    self._shared.admission.end_watch()
                     self._deadlines.close()
 
 
@@ -380,3 +415,115 @@ async def _end(shared: SharedState, *error: Any) -> None:
                 await shared.all_ended.wait()
     finally:  # asyncio's Task.cancel() passes every shield of anyio
         await shared.transport.__aexit__(*error)
+
+
+def _url_text(url: str | Url | None) -> str | None:
+    """Return an address as text; anything else is left as it is, for the codec to refuse."""
+    named = not isinstance(url, (str, type)) and hasattr(url, "scheme") and hasattr(url, "host")
+    return str(url) if named else cast("str | None", url)
+
+
+class _Unasked:
+    """The signer of a client whose provider was not asked yet."""
+
+    app_id = ""
+
+    def __init__(self, provider: CredentialsProvider) -> None:
+        self.provider = provider
+
+    def sign(self, _: Request, /) -> NoReturn:
+        """Raise AssertionError: a call begins only after the provider was asked."""
+        raise AssertionError
+
+
+def _signer_of(credentials: object, signer: Signer | None, sign_with: Callable[[Credentials], Signer]) -> Signer:
+    """Return the signer. Raises InvalidRequest unless exactly one of credentials and a signer is given."""
+    if signer is not None and credentials is None:
+        require_methods("signer", signer, ("sign",), "a signer such as AppSigner(credentials)")
+        require("signer.app_id", getattr(signer, "app_id", None), str, "a text")
+        return signer
+    if credentials is None or signer is not None:
+        raise InvalidRequest(
+            "credentials: give either credentials=Credentials(app_id=..., app_token=...) or signer=, not both",
+            field="credentials",
+        )
+    if callable(credentials) and not isinstance(credentials, (Credentials, type)):
+        return _Unasked(cast("CredentialsProvider", credentials))
+    require("credentials", credentials, Credentials, "Credentials(app_id=..., app_token=...)")
+    return sign_with(cast("Credentials", credentials))
+
+
+def _observers_of(observers: Iterable[Observer]) -> Observers | None:
+    """Return the observers; None if there are none. Raises InvalidRequest."""
+    if observers == ():
+        return None
+    from rbim.observers import checked
+
+    listed = checked(observers)
+    if not listed:
+        return None
+    from rbim.client.observers import Observers
+
+    return Observers(listed)
+
+
+def _user_agent_of(transport: object, own: str) -> str:
+    """Return the ``User-Agent`` of requests over this transport, which is open, with the client's ``own`` text."""
+    python = f"python/{sys.version_info[0]}.{sys.version_info[1]}"
+    return " ".join(filter(None, (f"rbim/{__version__}", python, getattr(transport, "library_version", ""), own)))
+
+
+def _transport_of(given: Transport | str | None) -> Transport:
+    """Return a transport, also one that is given by its name."""
+    if given is not None and not isinstance(given, str):
+        form = "a transport, such as HttpxTransport(), or a name, such as 'httpx',"
+        require_methods("transport", given, ("send", "__aenter__", "__aexit__"), form)
+        return given
+    from rbim.transports.auto import transport_named
+
+    return transport_named("httpx" if given is None else given)
+
+
+class PreparedRequest(Protocol[R_co]):
+    """A request that is sent once; :class:`~rbim.client.call.Prepared` is one."""
+
+    @property
+    def may_have_acted(self) -> bool:
+        """Whether the platform may have acted on the request."""
+        ...
+
+    async def send(self) -> R_co:
+        """Send the request, once, and return its answer. Raises what the sender raises."""
+        ...
+
+
+class _Unlimited(Generic[R]):
+    """A request of a sender that is no client: it leaves as soon as it is sent."""
+
+    def __init__(self, sender: Sender, op: Operation[R], leaves: Callable[[], Awaitable[object]]) -> None:
+        self._sender = sender
+        self._op = op
+        self._leaves = leaves
+        self.may_have_acted = False
+
+    async def send(self) -> R:
+        await self._leaves()
+        self.may_have_acted = True
+        return await self._sender.send(self._op)
+
+
+def in_background(sender: Sender) -> Sender:
+    """Return a sender whose calls have low priority, if it is a client or a view without a priority of its own."""
+    view = _view(sender)
+    return sender if view is None or view.priority is not None else view.tuned(priority="low")
+
+
+def prepare(sender: Sender, op: Operation[R], leaves: Callable[[], Awaitable[object]]) -> PreparedRequest[R]:
+    """Prepare a request; ``leaves`` is awaited before it leaves, see :meth:`rbim.View.prepare`."""
+    view = _view(sender)
+    return _Unlimited(sender, op, leaves) if view is None else view.prepare(op, leaves)
+
+
+def _view(sender: Sender) -> View | None:
+    """Return a client or a view; None for another sender, also for a class of its own that sends in another way."""
+    return sender if isinstance(sender, View) and type(sender).send is View.send else None

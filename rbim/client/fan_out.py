@@ -13,7 +13,7 @@ from attrs import frozen
 
 from rbim._support.task_errors import TaskErrors
 from rbim._support.text import quoted
-from rbim.client.senders import in_background
+from rbim.client.client import in_background
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rbim.operations.base import Operation
     from rbim.operations.namespace import Sender
 
-__all__ = ["Done", "Failed", "fan_out"]
+__all__ = ["WORKERS", "Done", "Failed", "check_workers", "fan_out"]
 
 R = TypeVar("R")
 
@@ -70,10 +70,7 @@ async def fan_out(
     and is raised, since further requests would fail too; so is an exception of the input. It is raised directly, not in an
     exception group; other errors at the same time are its notes. An exception of the block is raised unchanged.
     """
-    if not isinstance(cast("object", workers), int) or workers < 1:
-        raise InvalidRequest(
-            f"workers: a whole number of at least 1 is needed, not {quoted(workers)}", field="workers", limit=1
-        )
+    check_workers(workers)
     sender = in_background(sender)
     source = _Source(operations)
     tasks = anyio.create_task_group()
@@ -100,6 +97,14 @@ async def fan_out(
         failures.raise_first()
     if not left:  # asyncio: a future that the sender awaited was cancelled; the task group does not report it
         raise RuntimeError("a worker was cancelled by the sender: some operations have no outcome")
+
+
+def check_workers(workers: object) -> None:
+    """Raise InvalidRequest unless it is a number of workers."""
+    if not isinstance(workers, int) or workers < 1:
+        raise InvalidRequest(
+            f"workers: a whole number of at least 1 is needed, not {quoted(workers)}", field="workers", limit=1
+        )
 
 
 async def _work(sender: Sender, source: _Source[R], outcomes: _Outcomes[R], failures: TaskErrors) -> None:

@@ -1,4 +1,4 @@
-"""The client's limits: rates and requests in flight, and the arithmetic of rates.
+"""The client's limits: rates and requests in flight, the arithmetic of rates, and what a request needs to leave.
 
 Everything here only computes with times that are arguments, seconds of a monotonic clock; nothing waits.
 """
@@ -6,9 +6,11 @@ Everything here only computes with times that are arguments, seconds of a monoto
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterable, Mapping
 from math import inf
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from attrs import Factory, field, frozen
 
@@ -19,7 +21,7 @@ from rbim.validators import above_zero, at_least_one
 if TYPE_CHECKING:
     from rbim.operations.base import Operation
 
-__all__ = ["LOW", "NORMAL", "Bucket", "Buckets", "Limits", "Rate", "RateLimiter"]
+__all__ = ["LOW", "NORMAL", "AttemptTimes", "Bucket", "Buckets", "Demand", "Demands", "Flows", "Kind", "Limits", "Rate"]
 
 NORMAL, LOW = 0, 1
 """The levels of waiting calls: those of normal and of low priority."""
@@ -69,12 +71,6 @@ class Rate:
         if match is None:
             raise InvalidRequest(f"invalid rate {quoted(text)}: use 50/s, 600/min or 100/10s", field="rate")
         return cls(float(match[1]), float(match[2] or 1) * _UNIT[match[3][0]])
-
-    def key(self, op: Operation[Any]) -> object:
-        """Return the key under which a request is counted, or None if this rate does not count it."""
-        if self.operations and type(op) not in self.operations:
-            return None
-        return getattr(op, "group_id", None) if self.each_group else self
 
 
 def _rates(value: Iterable[Rate | str] | Rate | str) -> tuple[Rate, ...]:
@@ -134,10 +130,10 @@ class Bucket:
 
     def ready_at(self, now: float, ahead: int = 0) -> float:
         """Return when one more request may leave, after those that are granted and ``ahead`` others; -inf if now."""
+        due = self.due
         if before := self.granted + ahead:
-            when = max(self.due, now) + before * self.interval - self.slack
-        else:
-            when = self.due - self.slack
+            due = (max(now, due)) + before * self.interval
+        when = due - self.slack
         return when if when > now + ROUNDING else -inf
 
     def fits(self, until: float, *, now: float, need: float) -> float:
@@ -151,6 +147,15 @@ class Bucket:
     def give_back(self) -> None:
         """Count the last request no more: it has not left."""
         self.due = self.due - self.interval if self.interval < inf else -inf
+
+
+def _ready_at(buckets: tuple[Bucket, ...], now: float) -> float:
+    """Return when all buckets let one more request leave; -inf if now."""
+    when = -inf
+    for bucket in buckets:
+        if (its := bucket.ready_at(now)) > when:
+            when = its
+    return when
 
 
 class Buckets:
@@ -175,44 +180,171 @@ class Buckets:
         return bucket
 
 
-class RateLimiter:
-    """Rates with one common halt, for a sender that decides itself what leaves next."""
+MOST = 64
+LEAST = 4
+"""Attempts that are enough to know what one needs."""
 
-    def __init__(self, rates: tuple[Rate, ...] = ()) -> None:
-        self._rates = tuple(Buckets(rate) for rate in rates)
-        self.halted_until = -inf
+RECENT = 10.0
+"""Seconds in which an attempt is recent."""
 
-    def halt(self, until: float) -> None:
-        """Let no request leave until ``until``. Of several halts the latest end counts."""
-        self.halted_until = max(self.halted_until, until)
+LONG_AGO = 60.0
+"""Seconds after which the last attempts say nothing any more."""
 
-    def earliest(self, op: Operation[Any], now: float, *, each_group: bool = True) -> float:
-        """Return the time from which the request may leave, ``now`` if at once.
+HIGH = 0.95
+LEAST_MARGIN = 1.1
+LOST = 2.0
+"""An attempt without answer that lasted longer than so many times ``need`` was lost: it says nothing of others."""
 
-        Without ``each_group``, rates that apply to each group separately are ignored.
-        """
-        when = max(now, self.halted_until)
-        for buckets in self._rates:
-            if (each_group or not buckets.rate.each_group) and (key := buckets.rate.key(op)) is not None:
-                ready = buckets.of(key, now).ready_at(now)
-                when = max(when, ready)
-        return when
 
-    def grant(self, op: Operation[Any], now: float) -> None:
-        """Count a request that will leave soon, until it leaves (:meth:`take`) or not; see :meth:`withdraw`."""
-        for bucket in self._buckets(op, now):
-            bucket.granted += 1
+class AttemptTimes:
+    """The times of recent attempts, in seconds: those of the last 10 s, at least 4 and at most 64.
 
-    def withdraw(self, op: Operation[Any], now: float) -> None:
-        """Forget a request that was granted."""
-        for bucket in self._buckets(op, now):
-            bucket.granted = max(0, bucket.granted - 1)
+    ``typical`` is their median. ``need`` is what is allowed for one attempt: the 95th percentile, and its distance from the
+    median once more (or a tenth, if that is more). A request that leaves that long before its deadline is answered in time,
+    but for fewer than one in a hundred. Both are 0 before the first attempt. An attempt that was cut off without answer took
+    longer than it lasted: it counts as twice as long.
+    """
 
-    def take(self, op: Operation[Any], now: float) -> None:
-        """Count a request that leaves now. The caller checks that :meth:`earliest` is not later."""
-        for bucket in self._buckets(op, now):
+    def __init__(self) -> None:
+        self.last: deque[tuple[float, float]] = deque()
+        self._sorted: list[float] = []
+        self.typical = 0.0
+        self.need = 0.0
+
+    def expire(self, now: float) -> None:
+        """Forget everything if the last attempt was long ago."""
+        if self.last and self.last[-1][0] < now - LONG_AGO:
+            self.last.clear()
+            self._sorted.clear()
+            self.typical = self.need = 0.0
+
+    def add(self, seconds: float, *, now: float, answered: bool) -> None:
+        """Note an attempt that has ended now."""
+        if not answered:
+            if not self.need / LOST < seconds <= self.need * LOST:
+                return
+            seconds *= LOST
+        last, times = self.last, self._sorted
+        last.append((now, seconds))
+        insort(times, seconds)
+        number = len(times)
+        while number > LEAST and (number > MOST or last[0][0] < now - RECENT):
+            del times[bisect_left(times, last.popleft()[1])]
+            number -= 1
+        high = times[int(HIGH * number)]
+        self.typical = typical = times[number // 2]
+        self.need = max(LEAST_MARGIN * high, 2 * high - typical)
+
+
+class Kind:
+    """One operation: the rates that count it, the scopes of its flows (:mod:`rbim.client.congestion`), its attempt times."""
+
+    __slots__ = ("narrow", "per_group", "rates", "shared", "times", "wide")
+
+    def __init__(self, operation: type[Operation[Any]], counting: list[tuple[Rate, Buckets]], now: float) -> None:
+        self.times = AttemptTimes()
+        """The times of attempts of this operation."""
+        self.rates: tuple[Bucket, ...] = tuple(buckets.of(rate, now) for rate, buckets in counting if not rate.each_group)
+        self.shared = self.rates
+        """The buckets of all its requests: those of rates, and that of its flow if there is one."""
+        self.per_group = tuple(buckets for rate, buckets in counting if rate.each_group)
+        named = [rate for rate, _ in counting if rate.operations and not rate.each_group]
+        self.wide: object = min(named, key=lambda rate: len(rate.operations), default=operation)
+        self.narrow: object = self.per_group[0].rate if self.per_group else operation
+
+    def ready_at(self, now: float) -> float:
+        """Return when the buckets of the whole operation let one more request leave."""
+        return _ready_at(self.shared, now)
+
+    def narrow_of(self, group: object) -> object:
+        """Return the scope of the requests for a group; that of the operation without one."""
+        return self.wide if group is None else (self.narrow, group)
+
+
+class Demand:
+    """The tokens that a request needs: those of its ``kind``, and its ``own``, those of its group."""
+
+    __slots__ = ("buckets", "group", "kind", "own")
+
+    def __init__(self, kind: Kind, group: object, own: tuple[Bucket, ...]) -> None:
+        self.kind = kind
+        self.group = group
+        self.own = own
+        self.buckets: tuple[Bucket, ...] = (*kind.shared, *own)
+
+    def lacks_only_granted(self, now: float) -> bool:
+        """Whether nothing but granted tokens keeps the group from sending now."""
+        return all(bucket.due - bucket.slack <= now + ROUNDING for bucket in self.own)
+
+    def own_ready_at(self, now: float) -> float:
+        """Return when the buckets of the group let one more request leave."""
+        return _ready_at(self.own, now)
+
+    def ready_at(self, now: float) -> float:
+        """Return when all buckets let one more request leave."""
+        return _ready_at(self.buckets, now)
+
+    def take(self, now: float) -> None:
+        """Take a token from each bucket: the request leaves now."""
+        for bucket in self.buckets:
             bucket.take(now)
 
-    def _buckets(self, op: Operation[Any], now: float) -> list[Bucket]:
-        keys = ((buckets, buckets.rate.key(op)) for buckets in self._rates)
-        return [buckets.of(key, now) for buckets, key in keys if key is not None]
+    def give_back(self) -> None:
+        """Give the last token back to each bucket: the request does not leave."""
+        for bucket in self.buckets:
+            bucket.give_back()
+
+
+class Flows(Protocol):
+    """The flows of a client, by their scopes; :class:`~rbim.client.congestion.Congestion` has them."""
+
+    @property
+    def flows(self) -> Mapping[object, Bucket]:
+        """The buckets of what is throttled."""
+        ...
+
+
+class Demands:
+    """Finds the demand of an operation: the rates that count it, and the flows that it belongs to."""
+
+    def __init__(self, rates: tuple[Rate, ...], congestion: Flows) -> None:
+        self._rates = tuple((rate, Buckets(rate)) for rate in rates)
+        self._flows = congestion
+        self._kinds: dict[type[Operation[Any]], Kind] = {}
+
+    @property
+    def most_need(self) -> float:
+        """The seconds that an attempt needs of the operation whose attempts need most."""
+        return max((kind.times.need for kind in self._kinds.values()), default=0.0)
+
+    def of(self, op: Operation[Any], now: float) -> Demand:
+        """Return the demand of an operation."""
+        return self.demand(self.kind_of(op, now), getattr(op, "group_id", None), now)
+
+    def demand(self, kind: Kind, group: object, now: float) -> Demand:
+        """Return the demand of an operation's requests for a group."""
+        if group is None:
+            return Demand(kind, group, ())
+        own: tuple[Bucket, ...] = tuple(buckets.of(group, now) for buckets in kind.per_group)
+        if self._flows.flows and (flow := self._flows.flows.get((kind.narrow, group))) is not None:
+            own = (*own, flow)
+        return Demand(kind, group, own)
+
+    def kind_of(self, op: Operation[Any], now: float) -> Kind:
+        """Return what all operations of this type have in common."""
+        operation = type(op)
+        kind = self._kinds.get(operation)
+        if kind is None:
+            counting = [each for each in self._rates if not each[0].operations or operation in each[0].operations]
+            kind = self._kinds[operation] = Kind(operation, counting, now)
+            self._add_flow(kind)
+        return kind
+
+    def flows_changed(self) -> None:
+        """Let operations belong to the flows that there are now."""
+        for kind in self._kinds.values():
+            self._add_flow(kind)
+
+    def _add_flow(self, kind: Kind) -> None:
+        flow = self._flows.flows.get(kind.wide)
+        kind.shared = kind.rates if flow is None else (*kind.rates, flow)

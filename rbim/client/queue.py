@@ -6,19 +6,20 @@ It only computes with times that are arguments; :mod:`rbim.client.admission` wai
 # Theory of operation
 #
 # A call that waits holds nothing: no place in flight, no token of any rate. When a place or a token becomes free,
-# `next` chooses, among the calls whose rates and halts all allow them to leave now, the one that leaves.
+# `next` chooses, among the calls whose rates and congestion all allow them to leave now, the one that leaves.
 #
 # Waiting calls stand in lines: one for each operation, group and deadline. All calls of a line need the same tokens and
 # have the same patience, so only its ends matter. The lines of one operation are a lane; those that wait for something
-# of their own (the rate or the halt of a group) stand aside until that time. So a choice looks at a few operations, and
+# of their own (a rate or congestion of a group) stand aside until that time. So a choice looks at a few operations, and
 # in each at the top of a heap of lines: O(log n).
 #
 # There are two levels. A call of the level LOW leaves when none of the level NORMAL can, and in one of `TURN` choices.
 # Within a level there are two orders:
 #
 # EARLIEST   the call whose deadline is nearest; with equal deadlines first come, first served. A call that
-#            cannot be answered before its deadline, behind the calls ahead of it, is refused at once. So the queue is never
-#            longer than its callers wait, as far as their deadlines say.
+#            cannot be answered before its deadline, behind the calls ahead of it, is refused at once, or in its place the
+#            last call of the group with most waiting calls. So the queue is never longer than its callers wait, as far as
+#            their deadlines say, and a busy group leaves the others their share.
 # NEWEST     the newest call first. Callers may give up earlier than their deadline says (asyncio.timeout); a queue that is
 #            longer than they wait would serve only calls that are about to give up.
 #
@@ -39,22 +40,21 @@ It only computes with times that are arguments; :mod:`rbim.client.admission` wai
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from functools import partial
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from rbim.client.lanes import EARLIEST, NEWEST, OLDEST, Lane, Line
-from rbim.client.limits import LOW, NORMAL
+from rbim.client.limits import LOW, NORMAL, ROUNDING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sized
 
-    from rbim.client.demands import Demand, Kind
-    from rbim.client.lanes import Waiter
+    from rbim.client.limits import Demand, Kind
 
-__all__ = ["Queue", "Room"]
+__all__ = ["EARLIEST", "NEWEST", "OLDEST", "Lane", "Line", "Queue", "Room", "Waiter"]
 
 PATIENCE = 60.0
 """Seconds that a call waits at most until it has turns before calls with nearer deadlines."""
@@ -79,6 +79,217 @@ FADE = 0.9
 
 FRESH = 0.95
 """Share of its deadline that a call has left when it waits for the first time, at least."""
+
+
+EARLIEST, NEWEST, OLDEST = "earliest", "newest", "oldest"
+"""The orders of lines: by the deadline of their first call, by their last call, by their first call."""
+
+COMPACT = 64
+"""Entries of calls that are gone, which a heap may have at least."""
+
+
+class Waiter:
+    """A call that waits since ``since`` and must be answered before ``latest``.
+
+    ``deadline`` is the seconds of its whole call, ``attempt`` those of one attempt, ``level`` is its priority. Without a
+    deadline it and ``latest`` are infinite.
+    """
+
+    __slots__ = (
+        "attempt",
+        "deadline",
+        "demand",
+        "latest",
+        "level",
+        "line",
+        "number",
+        "since",
+        "state",
+        "wake",
+    )
+
+    def __init__(  # noqa: PLR0913  # the facts of a call, by keyword
+        self, demand: Demand, *, now: float, latest: float, deadline: float, attempt: float, level: int
+    ) -> None:
+        self.demand = demand
+        self.since = now
+        self.latest = latest
+        self.deadline = deadline
+        self.attempt = attempt
+        self.level = level
+        self.number = 0
+        self.line: Line | None = None
+        self.state = "new"  # the states are explained in rbim.client.admission
+        self.wake: Callable[[], object] | None = None
+
+
+LineKey = tuple[object, float, bool]
+
+
+class Line:
+    """The waiting calls of one operation, group and deadline, in the order in which they came.
+
+    Calls that wait again, for a retry, have lines of their own: less of their deadline is left.
+    """
+
+    __slots__ = ("aside", "demand", "key", "number", "waiters")
+
+    def __init__(self, demand: Demand, key: LineKey, number: int) -> None:
+        self.demand = demand
+        self.key = key
+        self.number = number
+        self.waiters: OrderedDict[Waiter, None] = OrderedDict()
+        self.aside = False
+
+    def first(self) -> Waiter:
+        """Return the call that came first."""
+        return next(iter(self.waiters))
+
+    def last(self) -> Waiter:
+        """Return the call that came last."""
+        return next(reversed(self.waiters))
+
+    def next(self, order: str) -> Waiter:
+        """Return the call that leaves next in an order."""
+        return self.last() if order == NEWEST and self.key[1] < inf else self.first()
+
+    def earliest(self) -> tuple[float, int]:
+        """Return the rank of the line in the order EARLIEST."""
+        first = self.first()
+        return first.latest, first.number
+
+    def oldest(self) -> tuple[float, int]:
+        """Return the rank of the line in the order OLDEST."""
+        return 0.0, self.first().number
+
+    def newest(self) -> tuple[float, int]:
+        """Return the rank of the line in the order NEWEST; calls without a deadline do not give up, and keep their order."""
+        if self.key[1] == inf:
+            return self.earliest()
+        number = self.last().number
+        return -number, number
+
+
+class _Heads:
+    """Lines by the rank of the call that would leave first: a heap whose ranks are checked when they come to the top."""
+
+    def __init__(self, rank: Callable[[Line], tuple[float, int]], lines: Sized) -> None:
+        self._rank = rank
+        self._lines = lines
+        self._heap: list[tuple[tuple[float, int], Line]] = []
+        self._listed: dict[Line, tuple[float, int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._listed)
+
+    def push(self, line: Line) -> None:
+        """Add a line, or raise it if its rank has become better."""
+        rank, before = self._rank(line), self._listed.get(line)
+        if before is not None and before <= rank:
+            return
+        self._listed[line] = rank
+        heappush(self._heap, (rank, line))
+        if len(self._heap) > 2 * len(self._lines) + COMPACT:  # entries of former ranks, and of lines that are gone
+            self._listed = {line: rank for line, rank in self._listed.items() if line.waiters}
+            self._heap = [(rank, line) for line, rank in self._listed.items()]
+            heapify(self._heap)
+
+    def top(self) -> Line | None:
+        """Return the best line, or None if there is none."""
+        while self._heap:
+            rank, line = self._heap[0]
+            if self._listed.get(line) != rank:  # it was raised, or popped
+                heappop(self._heap)
+            elif not line.waiters:
+                self.pop(line)
+            elif (now_ranked := self._rank(line)) != rank:
+                self.pop(line)
+                self._listed[line] = now_ranked
+                heappush(self._heap, (now_ranked, line))
+            else:
+                return line
+        return None
+
+    def pop(self, line: Line) -> None:
+        """Remove the line at the top."""
+        heappop(self._heap)
+        del self._listed[line]
+
+
+class Lane:
+    """The waiting calls of one operation: their lines, by the call that goes first in each order."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.lines: dict[LineKey, Line] = {}
+        self._heads = {
+            EARLIEST: _Heads(Line.earliest, self.lines),
+            NEWEST: _Heads(Line.newest, self.lines),
+            OLDEST: _Heads(Line.oldest, self.lines),
+        }
+        self._held: dict[object, list[Line]] = {}
+        """By group: lines that only granted tokens keep from leaving."""
+        self._aside: list[tuple[float, int, Line]] = []
+        """Lines that wait for something of their own, by the earliest time at which they may be ready."""
+
+    @property
+    def set_aside(self) -> Iterator[Line]:
+        """The lines that wait for something of their own."""
+        return (line for _, _, line in self._aside if line.waiters)
+
+    def push(self, line: Line) -> None:
+        """Let a line be chosen, after a call has come to it: in the order NEWEST it has moved, in the others only if new."""
+        if not line.aside:
+            for order in self._heads if len(line.waiters) == 1 else (NEWEST,):
+                self._heads[order].push(line)
+
+    def _bring_back(self, line: Line) -> None:
+        line.aside = False
+        if line.waiters:
+            for heads in self._heads.values():
+                heads.push(line)
+
+    def best(self, order: str, now: float) -> Line | None:
+        """Return the line whose call leaves first, if one may leave now."""
+        soon = now + ROUNDING
+        if self.kind.ready_at(now) > soon:
+            return None
+        while self._aside and self._aside[0][0] <= soon:
+            self._bring_back(heappop(self._aside)[2])
+        heads = self._heads[order]
+        while (line := heads.top()) is not None:
+            ready = line.demand.own_ready_at(now)
+            if ready <= soon:
+                return line
+            heads.pop(line)
+            self._put_aside(line, ready, now)
+        return None
+
+    def settled(self, group: object) -> bool:
+        """List the lines of a group again whose granted tokens were taken or given back; return whether there are any."""
+        held = self._held.pop(group, ())
+        for line in held:
+            self._bring_back(line)
+        return bool(held)
+
+    def due(self, order: str, now: float) -> float:
+        """Return the earliest time at which a call may leave, after :meth:`best` has found none."""
+        shared = self.kind.ready_at(now)
+        if self._heads[order]:
+            return shared
+        return max(self._aside[0][0], shared) if self._aside else inf
+
+    def _put_aside(self, line: Line, until: float, now: float) -> None:
+        if line.aside:
+            return
+        line.aside = True
+        if line.demand.lacks_only_granted(now):
+            self._held.setdefault(line.demand.group, []).append(line)
+            return
+        heappush(self._aside, (until, line.number, line))
+        if len(self._aside) > 2 * len(self.lines) + COMPACT:  # lines that are gone
+            self._aside = [each for each in self._aside if each[2].waiters]
+            heapify(self._aside)
 
 
 class Room(NamedTuple):
@@ -144,8 +355,9 @@ class _Level:
         waiter.line, waiter.state = line, "waiting"
         line.waiters[waiter] = None
         self._waiters[waiter] = None
-        for ranks in self._rank_lists(waiter):
-            insort(ranks, waiter.latest)
+        insort(self._ranks, waiter.latest)
+        for bucket in demand.buckets:
+            insort(bucket.waiting[self._level], waiter.latest)
         lane.push(line)
 
     def remove(self, waiter: Waiter) -> None:
@@ -161,10 +373,30 @@ class _Level:
             del lines[line.key]
             if not lines:
                 del self._lanes[kind]
-        for ranks in self._rank_lists(waiter):
+        del self._ranks[bisect_left(self._ranks, waiter.latest)]
+        for bucket in waiter.demand.buckets:
+            ranks = bucket.waiting[self._level]
             del ranks[bisect_left(ranks, waiter.latest)]
         if not self._waiters:
             self._newest_until = -inf
+
+    def last_of_most(self, waiter: Waiter) -> Waiter | None:
+        """Return the last call of the group with most waiting calls, if it has two more than the group of a new call.
+
+        Calls without a group are no group: none of them makes way, or has another make way.
+        """
+        if waiter.demand.group is None:
+            return None
+        waiting = Counter[object]()
+        for lane in self._lanes.values():
+            for line in lane.lines.values():
+                if line.demand.group is not None:
+                    waiting[line.demand.group] += len(line.waiters)
+        (group, most), *_ = waiting.most_common(1) or [(None, 0)]
+        if most <= waiting[waiter.demand.group] + 1:
+            return None
+        lines = (line for lane in self._lanes.values() for line in lane.lines.values() if line.demand.group == group)
+        return max((line.last() for line in lines), key=lambda each: (each.latest, each.number))
 
     def gave_up(self, age: float, now: float) -> None:
         """Note that a caller gave up whose call waited and was not answered yet, ``age`` seconds after it came."""
@@ -172,9 +404,9 @@ class _Level:
             self._newest_until = max(self._newest_until, now + NOTED * age)
             self._gave_up_after = max(age, self._gave_up_after * FADE)
 
-    def newest_first(self, now: float) -> bool:
-        """Return whether the order is NEWEST."""
-        return now < self._newest_until
+    def order(self, now: float) -> str:
+        """Return the order in which calls leave."""
+        return NEWEST if now < self._newest_until else EARLIEST
 
     def earliest_start(self, waiter: Waiter, now: float, room: Room, *, exact: bool, before: int) -> float:
         """Return when a new call can leave at the earliest, if none of the calls ahead of it gives up.
@@ -183,9 +415,9 @@ class _Level:
         also those calls ahead that cannot be answered in time themselves.
         """
         demand = waiter.demand
-        if self.newest_first(now):
+        if now < self._newest_until:
             return max(now, demand.ready_at(now))
-        start = max(now, demand.halted_until)
+        start = now
         held_back = self._held_back(waiter.latest, now, room) if exact else 0
         for bucket in demand.buckets:
             waiting = bucket.waiting[self._level]
@@ -193,7 +425,8 @@ class _Level:
             if exact:
                 ahead = self._served(waiting, ahead, partial(bucket.fits, now=now, need=room.need))
                 ahead = max(0, ahead - held_back) if bucket in demand.kind.shared else ahead
-            ahead += sum(map(_with_deadline, bucket.waiting[: self._level]))
+            for first in bucket.waiting[: self._level]:
+                ahead += _with_deadline(first)
             start = max(start, bucket.ready_at(now, ahead))
         ahead = bisect_right(self._ranks, waiter.latest)
         if exact:
@@ -236,13 +469,13 @@ class _Level:
             if waiter is not None and self._has_waited_long(waiter, now):
                 self._turn = 0
                 return waiter
-        waiter = self._choose(NEWEST if self.newest_first(now) else EARLIEST, now)
+        waiter = self._choose(self.order(now), now)
         if waiter is not None:
             self._turn += 1
         return waiter
 
     def _has_waited_long(self, waiter: Waiter, now: float) -> bool:
-        long = PATIENT * self._gave_up_after if self.newest_first(now) else min(PATIENCE, waiter.deadline / 2)
+        long = PATIENT * self._gave_up_after if now < self._newest_until else min(PATIENCE, waiter.deadline / 2)
         return now - waiter.since >= long
 
     def settled(self, demand: Demand) -> bool:
@@ -251,8 +484,10 @@ class _Level:
 
     def due(self, now: float) -> float:
         """Return the earliest time at which a call may leave, after :meth:`next` has found none: inf if none waits."""
-        order = NEWEST if self.newest_first(now) else EARLIEST
-        return min((lane.due(order, now) for lane in self._lanes.values()), default=inf)
+        if not self._waiters:
+            return inf
+        order = self.order(now)
+        return min(lane.due(order, now) for lane in self._lanes.values())
 
     def _choose(self, order: str, now: float) -> Waiter | None:
         best: Line | None = None
@@ -265,11 +500,6 @@ class _Level:
                     best, rank = line, its_rank
         return None if best is None else best.next(order)
 
-    def _rank_lists(self, waiter: Waiter) -> Iterator[list[float]]:
-        yield self._ranks
-        for bucket in waiter.demand.buckets:
-            yield bucket.waiting[self._level]
-
 
 class Queue:
     """The calls that wait for the limits of one client."""
@@ -277,9 +507,11 @@ class Queue:
     def __init__(self) -> None:
         self._levels = self._normal, self._low = _Level(NORMAL), _Level(LOW)
         self._turn = 0
+        self.size = 0
+        """The number of waiting calls."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._levels))
+        return self.size
 
     def __iter__(self) -> Iterator[Waiter]:
         for level in self._levels:
@@ -292,11 +524,17 @@ class Queue:
 
     def add(self, waiter: Waiter) -> None:
         """Let a call wait."""
+        self.size += 1
         self._levels[waiter.level].add(waiter)
 
     def remove(self, waiter: Waiter) -> None:
         """Let a call wait no longer."""
+        self.size -= 1
         self._levels[waiter.level].remove(waiter)
+
+    def last_of_most(self, waiter: Waiter) -> Waiter | None:
+        """Return the last call of the group with most waiting calls, if it has two more than the group of a new call."""
+        return self._levels[waiter.level].last_of_most(waiter)
 
     def gave_up(self, age: float, now: float) -> None:
         """Note that the caller of a call of normal priority gave up, ``age`` seconds after it came."""
@@ -313,12 +551,13 @@ class Queue:
 
     def next(self, now: float) -> Waiter | None:
         """Return the call that is to leave now, if there is one. It still waits: :meth:`remove` it."""
-        if self._turn + 1 >= TURN and (waiter := self._low.next(now)) is not None:
+        low = len(self._low) > 0
+        if low and self._turn + 1 >= TURN and (waiter := self._low.next(now)) is not None:
             self._turn = 0
             return waiter
         waiter = self._normal.next(now)
         if waiter is None:
-            return self._low.next(now)
+            return self._low.next(now) if low else None
         self._turn += 1
         return waiter
 
@@ -328,4 +567,4 @@ class Queue:
 
     def due(self, now: float) -> float:
         """Return the earliest time at which a call may leave, after :meth:`next` has found none: inf if none waits."""
-        return min(level.due(now) for level in self._levels)
+        return min(self._normal.due(now), self._low.due(now))

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import logging
 from inspect import isawaitable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from rbim._support.event_loops import spawn
-from rbim._support.lazy_names import late_anyio
+from rbim.credential_source import CredentialSource
 from rbim.credentials import Credentials
 from rbim.errors import InvalidRequest
 from rbim.validators import require
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from anyio import Event
 
     from rbim.client.shared import SharedState
     from rbim.credentials import CredentialsProvider
@@ -29,9 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["Rotation"]
 
 logger = logging.getLogger("rbim")
-
-LONGEST = 10.0
-"""Seconds that the provider has for an answer while the client runs."""
 
 PAUSE = 1.0
 """Seconds in which the provider is not asked again after it had nothing new."""
@@ -47,52 +41,20 @@ class Rotation:
         self._shared = shared
         self._sign_with = sign_with
         self._credentials: Credentials | None = None
-        self._answered: Event | None = None
-        self._task: object = None
-        self._ask_after = -1e9
+        self._source = CredentialSource(
+            self._ask, self._use, self._failed, clock=shared.clock, pause=PAUSE, scopes=shared.scopes
+        )
 
     async def begin(self) -> None:
         """Ask the provider for the first time. Raises what it raises, and InvalidRequest for anything but credentials."""
-        self._use(await self._ask())
+        await self._source.begin()
         self._shared.renewed = self.renewed
 
     async def renewed(self, refused: Signer) -> bool:
-        """Return whether there are other credentials than those that were refused; the provider is asked if need be.
-
-        The question has a task of its own: a caller that does not wait for the answer leaves it to the next one.
-        """
-        shared = self._shared
-        if shared.signer is not refused:
-            return True
-        answered = self._answered
-        if answered is None:
-            if shared.clock.monotonic() < self._ask_after:
-                return False
-            answered = self._answered = cast("Event", late_anyio().Event())
-            self._task = spawn(self._renew, name="rbim-credentials")
-        await answered.wait()
-        return shared.signer is not refused
-
-    async def _renew(self) -> None:
-        shared, answered = self._shared, self._answered
-        credentials: Credentials | None = None
-        try:
-            with shared.clock.scope(LONGEST) as scope:
-                shared.scopes.add(scope)  # closing the client ends the question
-                try:
-                    credentials = await self._ask()
-                finally:
-                    shared.scopes.discard(scope)
-        except BaseException as error:  # also a cancelled future, or the end of the process, of the provider
-            # without the text and the traceback of the error: they are not ours, and may hold a token
-            logger.warning("%sthe provider of credentials failed: %s", _prefix(shared.name), type(error).__name__)
-        if credentials is None or credentials == self._credentials:
-            self._ask_after = shared.clock.monotonic() + PAUSE
-        else:
-            self._use(credentials)
-        self._answered = None
-        if answered is not None:
-            answered.set()
+        """Return whether there are other credentials than those that were refused; the provider is asked if need be."""
+        if self._shared.signer is refused and not self._source.pausing:
+            await self._source.answer()
+        return self._shared.signer is not refused
 
     async def _ask(self) -> Credentials:
         given = self._provider()
@@ -103,11 +65,15 @@ class Rotation:
             raise InvalidRequest("credentials: the provider returned those of another application", field="credentials")
         return credentials
 
-    def _use(self, credentials: Credentials) -> None:
+    def _use(self, credentials: Credentials) -> bool:
+        if credentials == self._credentials:
+            return False
         self._credentials = credentials
         self._shared.signer = self._sign_with(credentials)
         self._shared.codec.app_id = credentials.app_id
+        return True
 
-
-def _prefix(name: str) -> str:
-    return f"{name}: " if name else ""
+    def _failed(self, error: BaseException) -> None:
+        """Log that a question failed, without the text and the traceback of the error, which may hold a token."""
+        name = f"{self._shared.name}: " if self._shared.name else ""
+        logger.warning("%sthe provider of credentials failed: %s", name, type(error).__name__)

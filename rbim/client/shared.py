@@ -78,12 +78,12 @@ class Load:
     """The load of a client at one moment.
 
     ``in_flight`` of the ``places`` for requests are taken. ``waiting`` calls (also requests of jobs) wait for a place, a
-    rate or a halt, the oldest of them for ``oldest`` seconds. ``calls`` is the number of running calls, including those that
+    rate or congestion, the oldest of them for ``oldest`` seconds. ``calls`` is the number of running calls, also those that
     wait for their next attempt. ``refused`` calls have ended so far because their request could not leave in time.
     ``attempt_time`` is the seconds that an attempt takes, usually (the median of recent attempts, noted while calls wait or
     are refused; 0 before).
-    ``retries_left`` is the rest of the retry budget (of 50), ``halted`` the seconds until the last halt by ``Retry-After``
-    ends (0 without a halt).
+    ``retries_left`` is the rest of the retry budget (of 50), ``halted`` the seconds until the last pause ends in which
+    nothing leaves because nothing passed (0 without one).
     """
 
     places: int
@@ -128,6 +128,7 @@ class SharedState:
         self.state = "new"  # then "opening", "open", "closing", "closed"
         self.calls = 0
         self.all_ended: Event | None = None
+        """Set by the last call that ends, while the client closes."""
         self.scope = clock.scope
         """The factory of a call's cancel scope; the client sets a faster one on asyncio."""
         self.unscoped: EndableTasks | None = None
@@ -148,9 +149,3 @@ class SharedState:
             retries_left=self.budget.left,
             halted=admission.halted,
         )
-
-    def ended(self) -> None:
-        """Count a call that has ended; wake a client that is closing if it was the last one."""
-        self.running -= 1
-        if self.all_ended is not None and not self.running:
-            self.all_ended.set()

@@ -21,6 +21,7 @@ from rbim.emulator.platform.signature import SignatureCheck
 from rbim.emulator.platform.snapshot import Snapshot, export_state, load_state
 from rbim.emulator.platform.state import State
 from rbim.emulator.request_log import RequestLog
+from rbim.emulator.rules import Rules
 from rbim.errors import NotSent, Unanswered
 from rbim.operations.call_tasks import Hours, NoCallPolicy, default_no_call_policies
 
@@ -101,10 +102,9 @@ class Membership:
         """Return whether a task may call now, by the emulator's clock in the dialect's zone. Emulator-only.
 
         It may from the first second of its start date to the last of its end date, outside every no-call policy. A task
-        without ``call_policy`` has the default ones, 00:00:00 to 09:00:00 and 21:00:00 to 23:59:59. The dialect decides
-        whether that is so (``default_policies_apply``, ``empty_policy_is_none``), whether 09:00:00 is still forbidden
-        (``hours_include_end``), and on which days hours are (``day_policy_repeats``). Raises LookupError if there is no such
-        task. Interface: Outbound-call task.
+        without ``call_policy`` has the default ones, 00:00:00 to 09:00:00 and 21:00:00 to 23:59:59. The rule
+        ``default_policies_apply`` decides whether that is so. Hours include their last second, and those of type 0 are of
+        every day. Raises LookupError if there is no such task. Interface: Outbound-call task.
         """
         task = self.world.state.tasks.get(task_id)
         if task is None:
@@ -118,7 +118,8 @@ class Membership:
             return not any(self._forbids(policy, moment, task) for policy in certain_first)
         if not any(self._covers(policy, moment) for policy in default_no_call_policies()):
             return True
-        if request.call_policy is not None and self.world.choice("empty_policy_is_none"):
+        if request.call_policy is not None:
+            self.world.assume("empty_policy_is_none")  # a list without policies forbids no time (Outbound-call task; G)
             return True
         return not self.world.choice("default_policies_apply")
 
@@ -128,12 +129,14 @@ class Membership:
         created = task.created.astimezone(self.world.dialect.zone).date()
         if not isinstance(policy.period, Hours) or moment.date() == created:
             return True
-        return bool(self.world.choice("day_policy_repeats"))
+        self.world.assume("day_policy_repeats")  # the hours of "the current day" are of every day (Outbound-call task; G)
+        return True
 
     def _covers(self, policy: NoCallPolicy, moment: datetime) -> bool:
         period = policy.period
         if isinstance(period, Hours) and moment.time().replace(microsecond=0) == period.end:
-            return bool(self.world.choice("hours_include_end"))
+            self.world.assume("hours_include_end")  # the default night ends at 23:59:59 (Outbound-call task; G)
+            return True
         return period.covers(moment)
 
     def _admit(self, group: Group, account: str) -> None:
@@ -161,13 +164,13 @@ class Emulator(Membership, Messaging):
     Pass it to a client as ``transport=``, or serve its ``asgi``, an ASGI 3 application, over HTTP.
 
     ``credentials`` are those of the only application it knows (default: random ones; ``own_credentials`` is then True).
-    ``dialect`` and ``clock`` are as for the client. ``administrator`` is the account that acts when a request names no
-    account. ``accounts`` are those that have logged in before (default: all; :meth:`never_logged_in` excludes some).
-    ``seed`` determines all random choices of its faults.
+    ``dialect`` and ``clock`` are as for the client. ``rules`` are the emulator's own choices (default: ``Rules()``).
+    ``administrator`` is the account that acts when a request names no account. ``accounts`` are those that have logged in
+    before (default: all; :meth:`never_logged_in` excludes some). ``seed`` determines all random choices of its faults.
 
-    With ``check_roles`` an operation is refused to members without the role for it, by the dialect's ``allowed_roles``
+    With ``check_roles`` an operation is refused to members without the role for it, by the rules' ``allowed_roles``
     (default: no check, because the description does not say which roles may do what). With ``strict_dialect`` a request
-    whose effect the description leaves to the dialect raises :class:`~rbim.emulator.DependsOnDialect`. That does not apply
+    whose effect the description leaves open raises :class:`~rbim.emulator.DependsOnDialect`. That does not apply
     to the form of requests (versions, shapes, limits, zone) as long as it is the dialect's, to which code means what, or to
     what answers show of a private group.
     """
@@ -177,6 +180,7 @@ class Emulator(Membership, Messaging):
         *,
         credentials: Credentials | None = None,
         dialect: Dialect | None = None,
+        rules: Rules | None = None,
         clock: Clock | None = None,
         administrator: str = "admin",
         accounts: Iterable[str] | None = None,
@@ -187,6 +191,7 @@ class Emulator(Membership, Messaging):
         self.own_credentials = credentials is None
         self.credentials = credentials or Credentials(app_id=secrets.token_hex(16), app_token=secrets.token_hex(16))
         self.dialect = dialect or Dialect()
+        self.rules = rules or Rules()
         self.clock = clock or SystemClock()
         self.state = State(known=None if accounts is None else set(accounts))
         self.faults = Faults(self.clock, seed)
@@ -194,6 +199,7 @@ class Emulator(Membership, Messaging):
         self.world = World(
             state=self.state,
             dialect=self.dialect,
+            rules=self.rules,
             clock=self.clock,
             administrator=administrator,
             check_roles=check_roles,
@@ -243,7 +249,7 @@ class Emulator(Membership, Messaging):
 
         Raises InvalidRequest that names the wrong fields; the state then does not change.
         """
-        load_state(self.state, document, self.dialect)
+        load_state(self.state, document, self.rules)
 
     # The emulator as a transport.
 

@@ -105,9 +105,10 @@ class Messaging:
             return self.copier.send(CopiedMessage(conv_type=ConvType.PERSON, to=to, sender=sender, text=text, **extras))
         if sender not in group.members:
             raise Refusal(f"{sender} is not in {to}: only members can send to a group", kind=NotMember)
-        copied = self.copier.dispatch.destination is not None
-        listed = copied and self.world.choice("team_members_list_sender")
-        members = [account for account in group.members if listed or account != sender]
+        if self.copier.dispatch.destination is not None:
+            # tMembers: the other members, since the sender has a field of its own (Conversation message event body; G)
+            self.world.assume("team_members_list_sender")
+        members = [account for account in group.members if account != sender]
         return self.copier.send(
             CopiedMessage(conv_type=ConvType.TEAM, to=to, sender=sender, text=text, members=members, **extras),
         )

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar
 
-import attrs
 from attrs import define, field, frozen
 
 from rbim._support import json
-from rbim.operations.base import Operation, fields_of
+from rbim._support.json_values import json_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Unpack
+
+    from rbim.operations.base import Operation
 
 __all__ = ["RecordedRequest", "RequestFacts", "RequestLog"]
 
@@ -111,16 +112,6 @@ class RequestLog:
 
 
 def _plain(record: RecordedRequest) -> dict[str, Any]:
-    plain = {a.name: getattr(record, a.name) for a in attrs.fields(RecordedRequest) if a.name != "operation"}
-    op = record.operation
-    if op is not None:
-        values = {a.name: getattr(op, a.name) for a in fields_of(type(op))}
-        plain["operation"] = op.spec.name
-        plain["values"] = {name: _text(value) for name, value in values.items()}
-    return plain
-
-
-def _text(value: object) -> object:
-    if isinstance(value, tuple):
-        return [_text(each) for each in cast("tuple[object, ...]", value)]
-    return value if isinstance(value, (str, int, type(None))) else str(value)
+    plain: dict[str, Any] = json_values(record)
+    values = plain.pop("operation")
+    return plain if record.operation is None else plain | {"operation": record.operation.spec.name, "values": values}

@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from rbim.callbacks.delivery import delivery_of
-from rbim.callbacks.inbox.content import OTHER_CONTENT
+from rbim.callbacks.inbox.conflict import OTHER_CONTENT
 from rbim.callbacks.inbox.protocols import Counts, DeadLetter
 from rbim.jetstream.connection import together
 from rbim.jetstream.messages import DEAD, Stored, attempts_of, dead_header, fitting, headers_of, message_id, stored

@@ -132,22 +132,18 @@ class JetStreamBacklog:
         self._blame(lane, Blame.TRIAL)
         await self._written(lane, changed=not begun)
 
-    async def absolve(self, claims: Sequence[Claim], /) -> None:
-        """Note that a death from now on says nothing about these events."""
+    async def discount(self, claims: Sequence[Claim], /) -> None:
+        """Note that a death from now on says nothing about these events, which have crashed as often as their claims say."""
         lanes: list[Lane] = []
         for claim in claims:
             with suppress(LeaseLost):
                 lane = self._lanes.leased(claim)
-                self._blame(lane, Blame.NONE)
+                if lane.was_suspect and not claim.crashes:
+                    self._lanes.clear(lane)
+                else:
+                    self._blame(lane, Blame.NONE)
                 lanes.append(lane)
         await self._commit(lanes)
-
-    async def clear(self, claim: Claim, /) -> None:
-        """Suspect an event no more, while it goes on."""
-        with suppress(LeaseLost):
-            lane = self._lanes.leased(claim)
-            self._lanes.clear(lane)
-            await self._partition(lane).commit()
 
     async def done(self, claims: Sequence[Claim], /, *, more: int) -> Sequence[Claim]:
         """Settle events, and return the next ones under the same lease."""
@@ -204,10 +200,13 @@ class JetStreamBacklog:
         await self._written(lane, changed=changed)
         self._end(lane)
 
-    async def release(self, claim: Claim, /) -> None:
+    async def release(self, claim: Claim, /, *, died: bool = False) -> None:
         """Give a conversation back."""
         with suppress(LeaseLost):
             lane = self._lanes.leased(claim)
+            entry = lane.entry(claim)
+            if died and entry is not None:
+                lane.record.crashes[entry.sequence] = claim.crashes + 1
             partition = self._partition(lane)
             self._lanes.end(lane, first=True)
             await partition.commit()

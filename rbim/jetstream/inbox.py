@@ -14,7 +14,7 @@ from attrs import Factory, define, field, setters
 
 from rbim._support.event_loops import backend
 from rbim.callbacks.inbox.arguments import epoch, event_filter, numbers_of, page
-from rbim.callbacks.inbox.content import apart, is_resend
+from rbim.callbacks.inbox.conflict import is_resend, with_own_key
 from rbim.callbacks.inbox.protocols import OtherContent
 from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
@@ -196,7 +196,7 @@ class JetStreamInbox:
             identity = f"{message_id(delivery.key)}.{answer.sequence}"  # it was discarded: this is a new event
         if is_resend(delivery.body, known):
             return False
-        other = apart(delivery, answer.sequence)
+        other = with_own_key(delivery, answer.sequence)
         answer = await self._publish(subjects.quarantine, other, message_id(other.key))
         return False if answer.duplicate else OtherContent(key=other.key, problem=other.problem or "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, cast
 
 from rbim._support.text import missing_extra
@@ -54,8 +55,14 @@ __all__ = [
 # Functions of the library whose types are incomplete.
 
 
+def _is_of_use(record: logging.LogRecord) -> bool:
+    """Return False for the warning of asyncio with which a connection of nats-py over TLS ends: it has no consequence."""
+    return not record.getMessage().startswith("returning true from eof_received() has no effect")
+
+
 def connect(client: Client, servers: list[str], **options: Any) -> Awaitable[None]:  # of Client.connect
     """Connect a client; the types of the library allow no fractions of seconds."""
+    logging.getLogger("asyncio").addFilter(_is_of_use)  # once: a logger knows its filters
     connecting: Awaitable[None] = cast("Any", client).connect(servers, **options)
     return connecting
 

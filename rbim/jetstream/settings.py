@@ -13,6 +13,7 @@ from attrs import field, frozen
 
 from rbim._support.text import quoted
 from rbim.errors import InvalidRequest
+from rbim.transports._shared.network import load_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +44,8 @@ class NatsSettings:
     (default: those of the system). ``cert_file`` and ``key_file``: the certificate of this machine, if the servers ask for
     one. With one of the three, or an address with ``tls://``, all connections use TLS.
 
-    Raises InvalidRequest for a file that is not there, and for a certificate without a key.
+    Raises InvalidRequest for a file that is not there, a credentials file with the line ends of Windows, and a certificate
+    without a key.
     """
 
     credentials_file: Path | None = field(default=None, converter=_file)
@@ -56,6 +58,11 @@ class NatsSettings:
             path: Path | None = getattr(self, name)
             if path is not None and not path.is_file():
                 raise InvalidRequest(f"{name}: there is no file {path}", field=name)
+        if self.credentials_file is not None and b"\r" in self.credentials_file.read_bytes():  # nats-py reads a wrong key
+            raise InvalidRequest(
+                f"credentials_file: {self.credentials_file} has the line ends of Windows (CRLF): save it with LF",
+                field="credentials_file",
+            )
         if (self.cert_file is None) != (self.key_file is None):
             raise InvalidRequest("cert_file, key_file: pass both or none", field="cert_file")
 
@@ -80,7 +87,7 @@ class NatsSettings:
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
             if self.cert_file is not None:
-                context.load_cert_chain(self.cert_file, self.key_file)
+                load_certificate(context, self.cert_file, self.key_file)
         except (OSError, ValueError) as error:
             raise InvalidRequest(f"ca_file, cert_file, key_file: {error}", field="ca_file") from error
         return context

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, Ty
 import attrs
 from attrs import frozen
 
+from rbim._support.json_values import ToDict
 from rbim.errors import InvalidRequest
 from rbim.validators import longest
 
@@ -200,8 +201,8 @@ class Operation(Generic[R_co]):
         return completed
 
 
-class Answer:
-    """The base class of answers: attrs classes whose fields are read tolerantly (see ``rbim.wire.hooks``)."""
+class Answer(ToDict):
+    """The base class of answers: attrs classes whose fields are read tolerantly (see ``rbim.wire.converter``)."""
 
     __slots__ = ()
 

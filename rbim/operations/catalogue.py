@@ -1,6 +1,7 @@
 """The catalogue of operations, derived from the existing namespaces: names, methods, paths.
 
-There is no registration: every declared subclass of :class:`~rbim.operations.Namespace` is part of it.
+There is no registration: every declared subclass of :class:`~rbim.operations.Namespace` is part of it while it exists.
+Python decides when it frees a class whose module is gone: caches of ``typing`` may keep it.
 """
 
 from __future__ import annotations

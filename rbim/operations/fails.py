@@ -1,4 +1,4 @@
-"""The entries of ``fails`` in an answer, and the account of the request that each names."""
+"""The entries of ``fails`` in an answer, and the account of the request that each names; and failures under other names."""
 
 import json
 import re
@@ -11,12 +11,10 @@ from attrs import evolve, field, frozen
 from rbim._support.text import empty
 from rbim.operations.base import Answer, wire
 
-__all__ = ["MISSING", "OWN_NAMES", "Fail", "RequestAccounts", "attributed"]
+__all__ = ["OWN_NAMES", "Fail", "RequestAccounts", "attributed", "failures_in"]
 
 SEPARATORS = r"[\s,;\uff0c\uff1b\u3001|]+"  # also the Chinese comma, semicolon and enumeration comma
-LONGEST_LIST = 100_000
-"""Characters of a text that is read as an account or a list of accounts, at most."""
-
+LONGEST_LIST = 100_000  # characters of a text that is read as an account or a list of accounts, at most
 COUNTS = frozenset({"count", "num", "number", "size", "total"})
 
 OWN_NAMES = frozenset({"fail", "fails"})
@@ -37,10 +35,6 @@ class Fail(Answer):
     reason: str = field(default="", metadata=wire(also=("msg",)))
     extra: Mapping[str, Any] = field(factory=empty, hash=False)
     account: str | None = field(default=None, metadata=wire(local=True))
-
-
-MISSING = object()
-"""Nothing stands beside the entries of a list."""
 
 
 class RequestAccounts:
@@ -107,15 +101,33 @@ class RequestAccounts:
         return False
 
 
-def attributed(entries: Iterable[Fail], beside: Any, accounts: RequestAccounts) -> tuple[Fail, ...]:  # JSON
+def failures_in(fields: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return the fields, at any depth, that have "fail" in their key and hold something, by their path: ``data.failList``.
+
+    Empty values, false and 0 hold nothing. rbim reads no such field: it shows only that some account may have failed.
+    """
+    found: dict[str, Any] = {}
+    for key, value in fields.items():
+        if "fail" in key.casefold():
+            if value and value != "0":
+                found[path + key] = value
+        elif isinstance(value, dict):
+            found |= failures_in(cast("dict[str, Any]", value), f"{path}{key}.")
+        elif isinstance(value, list):
+            entries = enumerate(cast("Any", value))
+            found |= failures_in({f"[{index}]": each for index, each in entries}, path + key)
+    return found
+
+
+def attributed(entries: Iterable[Fail], beside: list[Any], accounts: RequestAccounts) -> tuple[Fail, ...]:  # JSON
     """Return the entries with the account that each names; those that name none of the request keep ``account`` None.
 
     An entry that names several accounts becomes one for each: ``{"1002": "full"}``, ``"1002,1003"``. ``beside``: what stands
-    beside the entries; it becomes an entry unless it is MISSING, or only their number.
+    beside the entries; each becomes an entry unless it is nothing, or only their number.
     """
     fails = [each for entry in entries for each in _attributed(entry, accounts)]
-    if beside is not MISSING:
-        fails += list(_beside(beside, accounts, len(fails)))
+    if beside:
+        fails += [each for value in beside for each in _beside(value, accounts, len(fails))]
     return tuple(fails)
 
 
@@ -165,13 +177,10 @@ def _reason(value: Any) -> tuple[str, Mapping[str, Any]]:  # JSON
 
 def _beside(value: Any, accounts: RequestAccounts, count: int) -> Iterator[Fail]:  # JSON
     """Yield entries for what stands beside the entries of a list; their number, or nothing, is none."""
-    for each in cast("Iterable[Any]", value) if isinstance(value, list) else (value,):
-        fields = cast("dict[str, Any]", each) if isinstance(each, dict) else {"fails": each}
-        for entry in _attributed(Fail(extra=fields), accounts):
-            if entry.account is not None or not all(
-                _agrees(key, field, count, accounts) for key, field in entry.extra.items()
-            ):
-                yield entry
+    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {"fails": value}
+    for entry in _attributed(Fail(extra=fields), accounts):
+        if entry.account is not None or not all(_agrees(key, field, count, accounts) for key, field in entry.extra.items()):
+            yield entry
 
 
 def _agrees(key: str, value: object, count: int, accounts: RequestAccounts) -> bool:

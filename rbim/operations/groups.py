@@ -1,25 +1,27 @@
 """The ten group operations, their answers, and the namespace ``client.groups``.
 
+``invite_all`` and ``remove_all`` of the namespace send one operation in several requests, each with a part of the accounts.
+
 Fields, limits and defaults are those of the interface description ("Resources and their fields", "Endpoints", "Limits").
 ``user_name`` is optional everywhere, since the description states both; the client can supply it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
+from rbim._support.json_values import ToDict
+from rbim._support.lazy_names import late_anyio
 from rbim._support.text import empty
-from rbim.errors import InvalidRequest
+from rbim.dialect import Dialect
+from rbim.errors import AuthenticationError, InvalidRequest, NotSent, Outcome, RbimError, Unanswered
 from rbim.operations.base import Answer, Endpoint, Operation, Repeat, described, operation, wire
-from rbim.operations.fails import MISSING, Fail, RequestAccounts, attributed
-from rbim.operations.namespace import Method, Namespace
-from rbim.validators import accounts, each_account, one_of, or_none, text
-
-if TYPE_CHECKING:
-    from rbim.dialect import Dialect
+from rbim.operations.fails import Fail, RequestAccounts, attributed, failures_in
+from rbim.operations.namespace import Method, Namespace, Sender
+from rbim.validators import Accounts, accounts, each_account, one_of, or_none, text
 
 __all__ = [
     "GROUP",
@@ -35,11 +37,13 @@ __all__ = [
     "GroupsFound",
     "InviteJoinGroup",
     "Invited",
+    "InvitedAll",
     "JoinGroup",
     "LogoutGroup",
     "ModifyGroup",
     "Permission",
     "QueryGroupDetail",
+    "RemovedAll",
     "Role",
     "SearchPublicGroups",
     "SetMemberRole",
@@ -53,8 +57,7 @@ NAME = 50
 ANNOUNCEMENT = 200
 REASON = 50
 
-NAMED = 3
-"""Accounts that a confirmation question names; more are only counted."""
+NAMED = 3  # accounts that a confirmation question names; more are only counted
 
 
 class GroupType(StrEnum):
@@ -107,9 +110,17 @@ class Role(StrEnum):
 
 @frozen(kw_only=True)
 class Success(Answer):
-    """The answer of operations that return only their success."""
+    """The answer of operations that return only their success.
+
+    If :attr:`failures` is not empty, the operation may have failed for some of its accounts, or for all.
+    """
 
     extra: Mapping[str, Any] = field(factory=empty, hash=False)
+
+    @property
+    def failures(self) -> dict[str, Any]:
+        """The fields of ``extra``, at any depth, that have "fail" in their key and are not empty, false or 0, by path."""
+        return failures_in(self.extra)
 
 
 @frozen(kw_only=True)
@@ -126,9 +137,10 @@ class Invited(Answer):
 
     ``invited``: the accounts that were invited. :attr:`refused`: those that the answer lists as failed, with the reason.
     ``unknown``: accounts of which the answer does not say whether they were invited, because an entry of ``fails`` names no
-    account of the request; then no account is reported as invited. ``fails``: all entries as the platform sent them, so an
-    empty ``fails`` means that everybody was invited. An answer that :meth:`InviteJoinGroup.complete` has not completed with
-    its request has neither ``invited`` nor ``unknown``.
+    account of the request, or a field of ``extra`` has "fail" in its key and is not empty; then no account is reported as
+    invited. ``fails``: all entries as the platform sent them, and one for such fields, so an empty ``fails`` means that
+    everybody was invited. An answer that :meth:`InviteJoinGroup.complete` has not completed with its request has neither
+    ``invited`` nor ``unknown``.
     """
 
     invited: tuple[str, ...] = field(default=(), metadata=wire(local=True))
@@ -364,7 +376,7 @@ class InviteJoinGroup(GroupOperation[Invited]):
         if len(self.members) > dialect.invite_limit:
             raise InvalidRequest(
                 f"members: at most {dialect.invite_limit} in one request, not {len(self.members)}; "
-                "use rbim.bulk for larger jobs",
+                "use groups.invite_all, or rbim.bulk for larger jobs",
                 field="members",
                 limit=dialect.invite_limit,
                 length=len(self.members),
@@ -376,18 +388,30 @@ class InviteJoinGroup(GroupOperation[Invited]):
         A code that means "already in the wanted state" does not say which of several accounts it is about.
         """
         extra = answer.extra
-        if answer.fails or "fails" in extra:
-            fails = attributed(answer.fails, extra.get("fails", MISSING), RequestAccounts(self.members, app_id))
+        message = isinstance(extra.get(self.endpoint.message), str)
+        more = len(extra) > message  # than the platform's message
+        if answer.fails or more:
+            beside = list(_beside(extra)) if more else []
+            fails = attributed(answer.fails, beside, RequestAccounts(self.members, app_id))
             named = {fail.account for fail in fails}
             others = tuple([each for each in self.members if each not in named])  # a generator takes twice the time
             if None in named:
                 return Invited(unknown=others, fails=fails, extra=extra)
-            return Invited(invited=others, fails=fails, extra=extra)
+            if fails:
+                return Invited(invited=others, fails=fails, extra=extra)
         if confirmed and len(self.members) > 1:
             return Invited(unknown=self.members, extra=extra)
         object.__setattr__(answer, "invited", self.members)  # a second answer would take longer than to read the first one
         completed: Invited = answer
         return completed
+
+
+def _beside(extra: Mapping[str, Any]) -> Iterator[Any]:  # JSON
+    """Yield what stands beside the entries of ``fails``, and the failures under other names."""
+    own = extra.get("fails", [])
+    yield from own if isinstance(own, list) else [own]
+    if unread := failures_in({key: value for key, value in extra.items() if key != "fails"}):
+        yield unread
 
 
 def _removing(op: "DeleteGroupMember") -> str:
@@ -429,6 +453,35 @@ class SetMemberRole(GroupOperation[Success]):
     role: Role = field(validator=one_of(Role), metadata=described("The new role of the account."))
 
 
+PARALLEL = 8
+"""Requests of one ``invite_all`` at once: few, because the deadline of each begins when it waits for its turn."""
+
+
+@frozen(kw_only=True)
+class InvitedAll(ToDict):
+    """The result of :meth:`Groups.invite_all`: each account is invited, refused or unknown.
+
+    ``invited``: the accounts that were invited. ``refused``: those that were surely not, with the reason: that of the
+    platform for the account, or the message of the error of its request. ``unknown``: the others. ``errors``: the accounts
+    whose request failed, with its error; those whose error has the outcome ``NOT_SENT`` can be sent again.
+    """
+
+    invited: tuple[str, ...]
+    refused: Mapping[str, str] = field(hash=False)
+    unknown: tuple[str, ...]
+    errors: Mapping[str, RbimError] = field(hash=False)
+
+
+@frozen(kw_only=True)
+class RemovedAll(ToDict):
+    """The result of :meth:`Groups.remove_all`: each account is removed, refused or unknown, as in :class:`InvitedAll`."""
+
+    removed: tuple[str, ...]
+    refused: Mapping[str, str] = field(hash=False)
+    unknown: tuple[str, ...]
+    errors: Mapping[str, RbimError] = field(hash=False)
+
+
 class Groups(Namespace):
     """The ten group operations as methods."""
 
@@ -442,3 +495,99 @@ class Groups(Namespace):
     remove = Method(DeleteGroupMember)
     leave = Method(LogoutGroup)
     set_role = Method(SetMemberRole)
+
+    async def invite_all(
+        self,
+        *,
+        group_id: str,
+        members: Accounts,
+        needs_confirmation: bool = False,
+        declared: str | None = None,
+        user_name: str | None = None,
+    ) -> InvitedAll:
+        """Invite any number of accounts, with as many requests as needed, and return what became of each account.
+
+        A request takes the dialect's ``invite_limit`` (default: 50) of the accounts, and 8 requests run at once; each is a
+        call with its own deadline and retries. An account that is listed twice is sent once. A request that fails does not
+        end the others: its accounts are in the answer with the error. After an AuthenticationError no further request is
+        sent. It raises InvalidRequest before anything is sent. If it is cancelled there is no answer, and requests that have
+        left may have acted: ``rbim.bulk`` keeps a journal.
+        """
+        whole = InviteJoinGroup(
+            group_id=group_id,
+            members=members,
+            needs_confirmation=needs_confirmation,
+            declared=declared,
+            user_name=user_name,
+        )
+        done, refused, unknown, errors = await _in_parts(self.sender, whole)
+        return InvitedAll(invited=done, refused=refused, unknown=unknown, errors=errors)
+
+    async def remove_all(self, *, group_id: str, members: Accounts, user_name: str | None = None) -> RemovedAll:
+        """Remove any number of accounts, with as many requests as needed, and return what became of each account.
+
+        The requests are as large, and as many at once, as those of :meth:`invite_all`, and fail in the same way.
+        """
+        whole = DeleteGroupMember(group_id=group_id, members=members, user_name=user_name)
+        done, refused, unknown, errors = await _in_parts(self.sender, whole)
+        return RemovedAll(removed=done, refused=refused, unknown=unknown, errors=errors)
+
+
+async def _in_parts(
+    sender: Sender, whole: InviteJoinGroup | DeleteGroupMember
+) -> tuple[tuple[str, ...], dict[str, str], tuple[str, ...], dict[str, RbimError]]:
+    """Send an operation in parts; return the accounts that are done, refused (with the reason), unknown, and the errors."""
+    dialect: Dialect = getattr(sender, "dialect", None) or Dialect()
+    whole.check_lengths(dialect)
+    size, members = dialect.invite_limit, whole.members
+    parts = [evolve(whole, members=members[at : at + size]) for at in range(0, len(members), size)]
+    done, unknown = list[str](), list[str]()
+    refused, errors = dict[str, str](), dict[str, RbimError]()
+    for part, answer in zip(parts, await _sent(sender, parts), strict=True):
+        if isinstance(answer, Invited):
+            done += answer.invited
+            refused |= answer.refused
+            unknown += answer.unknown
+        elif not isinstance(answer, RbimError):
+            if answer.failures:  # a field that is not read tells of failures, of whichever accounts
+                unknown += part.members
+            else:
+                done += part.members
+        else:
+            errors |= dict.fromkeys(part.members, answer)
+            if answer.outcome is Outcome.UNKNOWN:
+                unknown += part.members
+            else:
+                refused |= dict.fromkeys(part.members, answer.message)
+    return tuple(done), refused, tuple(unknown), errors
+
+
+async def _sent(sender: Sender, parts: Sequence[InviteJoinGroup | DeleteGroupMember]) -> list[Invited | Success | RbimError]:
+    """Send operations, ``PARALLEL`` at once, and return the answer or the error of each."""
+    answers: list[Invited | Success | RbimError] = [Unanswered("the sender cancelled the request")] * len(parts)
+    waiting = iter(enumerate(parts))
+    credentials_refused: AuthenticationError | None = None
+    unexpected: list[Exception] = []
+
+    async def work() -> None:
+        nonlocal credentials_refused
+        for index, part in waiting:
+            if credentials_refused is not None:
+                answers[index] = NotSent(f"not sent after: {credentials_refused.message}")
+                continue
+            try:
+                answers[index] = await sender.send(part)
+            except RbimError as error:
+                answers[index] = error
+                if isinstance(error, AuthenticationError):
+                    credentials_refused = error
+            except Exception as error:  # of a sender that is no client
+                unexpected.append(error)
+                tasks.cancel_scope.cancel()
+
+    async with late_anyio().create_task_group() as tasks:
+        for _ in range(min(PARALLEL, len(parts))):
+            tasks.start_soon(work)
+    if unexpected:
+        raise unexpected[0]
+    return answers

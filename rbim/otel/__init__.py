@@ -1,9 +1,7 @@
 """OpenTelemetry: spans and metrics of calls, jobs and callbacks.
 
-A call is a span (INTERNAL); each attempt is a child span (CLIENT) that follows the conventions for HTTP clients. Without an
-SDK in the process nothing is recorded. Addresses are signed and therefore never recorded: ``url.template`` replaces
-``url.full``. For the same reason other instrumentation of HTTP libraries is suppressed during an attempt. No trace headers
-are sent, because the platform belongs to another company.
+Addresses are signed and therefore never recorded: ``url.template`` replaces ``url.full``. No trace headers are sent, because
+the platform belongs to another company.
 """
 
 from typing import TYPE_CHECKING

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from attrs import define
 
 import rbim
-from rbim._support.text import missing_extra
-from rbim.client.observers import Observer
+from rbim._support.text import missing_extra, quoted
+from rbim.client.observers import AttemptEnded, AttemptStarted, CallEnded, CallStarted
+from rbim.errors import InvalidRequest
+from rbim.validators import require
 
 try:
     from opentelemetry import context, metrics, trace
@@ -17,16 +20,16 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(missing_extra("rbim.otel", missing.name, "otel"), name=missing.name) from None
 
-from rbim.otel.attributes import CommonAttributes
-from rbim.otel.callbacks import CallbackMetrics, CallbackSpans
-from rbim.otel.levels import InboxReading, Levels, Polled
-from rbim.otel.metrics import CallMetrics, Provider, RequestInFlight
+from collections.abc import Mapping
+
+from rbim.otel.callback_spans import CallbackSpans
+from rbim.otel.gauges import Gauges, Reading
+from rbim.otel.metrics import CANCELLED, Metrics, error_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
     from contextvars import Token
-    from pathlib import Path
 
     from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
@@ -34,22 +37,18 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
     from rbim.bulk.run import Run
-    from rbim.callbacks.inbox.sqlite import SqliteInbox
-    from rbim.callbacks.observers import Observation
+    from rbim.callbacks.inbox.protocols import Archive, Counts
     from rbim.callbacks.receiver.receiver import Receiver
     from rbim.client.client import View
-    from rbim.client.observers import AttemptEnded, AttemptStarted, CallEnded, CallStarted
     from rbim.errors import Attempt
-    from rbim.jetstream.inbox import JetStreamInbox
-    from rbim.otel.attributes import Attributes, Value
-    from rbim.otel.levels import Observed
+    from rbim.observers import Observation
+    from rbim.otel.gauges import Attributes, Observed
 
 __all__ = ["OtelObserver"]
 
 SCHEMA = "https://opentelemetry.io/schemas/1.34.0"
 PORTS = {"http": 80, "https": 443}
 CLIENT_ERROR = 400  # the lowest HTTP status that is an error
-CANCELLED = "cancelled"
 
 # Context keys that suppress other instrumentation of HTTP libraries: aiohttp's reads the first, httpx's reads both. Only
 # opentelemetry-instrumentation has public names for them.
@@ -61,13 +60,6 @@ SUPPRESS_KEYS: tuple[str, ...] = tuple(
 
 
 @define(eq=False)
-class _Attempt:
-    span: Span
-    request: RequestInFlight
-    token: Token[Context]
-
-
-@define(eq=False)
 class _Call:
     """A call in progress. It is stored in the context of its task, so concurrent calls do not see each other."""
 
@@ -75,18 +67,19 @@ class _Call:
     span: Span
     context: Context | None = None
     token: Token[Context] | None = None
-    attempt: _Attempt | None = None
+    attempt: tuple[Span, Attributes, Token[Context]] | None = None  # in flight, with the attributes of its request
 
 
-class OtelObserver(Observer):
-    """An observer that makes OpenTelemetry spans and metrics: ``AsyncClient(observers=[OtelObserver()])``.
+class OtelObserver:
+    """An observer that makes OpenTelemetry spans and metrics, of any number of clients and receivers.
 
-    One observer serves any number of clients, and receivers too (:meth:`on_callback`). The default of both providers is the
-    global one of the process. During an attempt its span is the current span, between attempts that of the call, so log
-    records can be correlated. Several observers of one provider add up.
+    The default of both providers is the global one of the process. A call is a span (INTERNAL), and so is each of its
+    attempts (CLIENT), a delivery (INTERNAL), and each attempt to handle an event (CONSUMER), which is the current span of
+    the handler: calls that it makes are its children. During an attempt its span is the current span, between attempts that
+    of the call, so log records can be correlated.
 
-    ``attributes``: constants on all spans and metrics, at most 8. The names of clients and receivers are attributes of spans
-    and metrics; ``names_in_metrics=False`` leaves them out of the metrics of calls and callbacks, for hundreds of tenants.
+    ``attributes``: constants on all spans and metrics. The names of clients and receivers are attributes of spans and
+    metrics; ``names_in_metrics=False`` leaves them out of the metrics of calls and callbacks, for hundreds of tenants.
     ``propagator``: what travels to other machines in the messages of an inbox (default: ``traceparent`` and
     ``tracestate`` of the W3C, no baggage). Nothing is ever sent to the platform.
     Raises InvalidRequest for wrong arguments; needs ``rbim[otel]``, and an SDK to export anything.
@@ -97,85 +90,103 @@ class OtelObserver(Observer):
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
         *,
-        attributes: Mapping[str, Value] | None = None,
+        attributes: Mapping[str, str | bool | int | float] | None = None,
         names_in_metrics: bool = True,
         propagator: TextMapPropagator | None = None,
     ) -> None:
-        self._attributes = CommonAttributes(attributes, names_in_metrics=names_in_metrics)
+        require("names_in_metrics", names_in_metrics, bool, "True or False")
+        self._constants = _checked({} if attributes is None else attributes)
         self._tracer = trace.get_tracer("rbim", rbim.__version__, tracer_provider, SCHEMA)
-        meter = metrics.get_meter("rbim", rbim.__version__, meter_provider, SCHEMA)
-        provider = Provider(meter_provider)
-        self._metrics = CallMetrics(meter, provider, self._attributes)
-        self._callback_metrics = CallbackMetrics(meter, self._attributes)
         self._propagator = propagator = TraceContextTextMapPropagator() if propagator is None else propagator
-        self._callback_spans = CallbackSpans(self._tracer, self._attributes, propagator)
-        self._levels = Levels(meter, provider)
+        meter = metrics.get_meter("rbim", rbim.__version__, meter_provider, SCHEMA)
+        self._names_in_metrics = names_in_metrics
+        self._metrics = Metrics(meter, self._about_in_metrics)
+        self._gauges = Gauges(meter, meter_provider)
         self._key = context.create_key("rbim-call")
         self._requests: dict[tuple[str, str, str, str], Attributes] = {}
+        calls: dict[type[Observation], Callable[[Any], None]] = {
+            CallStarted: self._call_started,
+            AttemptStarted: self._attempt_started,
+            AttemptEnded: self._attempt_ended,
+            CallEnded: self._call_ended,
+        }
+        spans = {**calls, **CallbackSpans(self._tracer, self._about, propagator).recorders}
+        self._recorders = {**spans, **self._metrics.recorders}
+        for kind in spans.keys() & self._metrics.recorders.keys():
+            self._recorders[kind] = partial(_both, self._metrics.recorders[kind], spans[kind])
 
-    # Events of the client.
+    def observes(self, kind: type[Observation], /) -> bool:
+        """Return whether observations of this class make spans or metrics."""
+        return kind in self._recorders
 
-    def call_started(self, event: CallStarted, /) -> None:
-        """Start the span of a call, as a child of the caller's current span."""
-        attributes = self._attributes.of_span("rbim.client", event.client)
-        attributes |= {"rbim.operation": event.operation, "rbim.call": event.call}
-        call = _Call(event.call, self._tracer.start_span(f"rbim {event.operation}", attributes=attributes))
+    def __call__(self, observation: Observation, /) -> None:
+        """Record an observation of a client, a receiver or a worker."""
+        record = self._recorders.get(type(observation))
+        if record is not None:
+            record(observation)
+
+    def _about(self, key: str, name: str) -> Attributes:
+        """Return the attributes for the name of a client, job, receiver or inbox, as a new dictionary."""
+        return {**self._constants, key: name} if name else {**self._constants}
+
+    def _about_in_metrics(self, key: str, name: str) -> Attributes:
+        return self._about(key, name if self._names_in_metrics else "")
+
+    def _call_started(self, started: CallStarted) -> None:
+        attributes = self._about("rbim.client", started.client)
+        attributes |= {"rbim.operation": started.operation, "rbim.call": started.call}
+        call = _Call(started.call, self._tracer.start_span(f"rbim {started.operation}", attributes=attributes))
         call.context = context.set_value(self._key, call, trace.set_span_in_context(call.span))
         call.token = context.attach(call.context)
 
-    def attempt_started(self, event: AttemptStarted, /) -> None:
-        """Start the span of an attempt, as a child of its call's span."""
-        call = self._call(event.call)
+    def _attempt_started(self, started: AttemptStarted) -> None:
+        call = self._call(started.call)
         if call is None:
             return
-        common = self._request_attributes(event)
-        attributes = {**common, **self._attributes.of_span("rbim.client", event.client)}
-        attributes |= {"rbim.operation": event.operation, "rbim.attempt": event.number}
-        if event.number > 1:
-            attributes["http.request.resend_count"] = event.number - 1
-        name = f"{event.method} {common['url.template']}"
+        request = self._request_attributes(started)
+        attributes = {**request, **self._about("rbim.client", started.client)}
+        attributes |= {"rbim.operation": started.operation, "rbim.attempt": started.number}
+        if started.number > 1:
+            attributes["http.request.resend_count"] = started.number - 1
+        name = f"{started.method} {request['url.template']}"
         span = self._tracer.start_span(name, call.context, trace.SpanKind.CLIENT, attributes)
         inside = trace.set_span_in_context(span)
         for key in SUPPRESS_KEYS:
             inside = context.set_value(key, True, inside)  # noqa: FBT003  # a context value, not a flag
-        request = RequestInFlight(common)
-        self._metrics.attempt_started(request, event)
-        call.attempt = _Attempt(span, request, context.attach(inside))
+        call.attempt = (span, request, context.attach(inside))
 
-    def attempt_ended(self, event: AttemptEnded, /) -> None:
+    def _attempt_ended(self, ended: AttemptEnded) -> None:
         """End the span of an attempt; it is an error if the HTTP status is, or if no readable response came."""
-        call = self._call(event.call)
+        call = self._call(ended.call)
         if call is None or call.attempt is None:
             return
-        attempt, call.attempt = call.attempt, None
-        made = event.attempt
-        error = CANCELLED if event.cancelled else _error_of(made)
-        self._metrics.attempt_ended(attempt.request, made, error)
-        context.detach(attempt.token)
-        if attempt.span.is_recording():
+        (span, request, token), call.attempt = call.attempt, None
+        made = ended.attempt
+        error = CANCELLED if ended.cancelled else _error_of(made)
+        self._metrics.attempt_ended(request, made, error)
+        context.detach(token)
+        if span.is_recording():
             outcome = None if made.outcome is None else made.outcome.value
             attributes = {"http.response.status_code": made.status, "rbim.code": made.code, "rbim.outcome": outcome}
-            _set_attributes(attempt.span, attributes, error)
-        attempt.span.end()
+            _set_attributes(span, attributes, error)
+        span.end()
 
-    def call_ended(self, event: CallEnded, /) -> None:
+    def _call_ended(self, ended: CallEnded) -> None:
         """End the span of a call; it is an error if the call raised or was cancelled."""
-        error = CANCELLED if event.cancelled else None if event.error is None else type(event.error).__name__
-        self._metrics.call_ended(event, error)
-        call = self._call(event.call)
+        call = self._call(ended.call)
         if call is None:
             return
         if call.token is not None:
             context.detach(call.token)
         if call.span.is_recording():
             attributes = {
-                "rbim.attempts": len(event.attempts),
-                "rbim.waited": event.waited,
-                "rbim.code": event.attempts[-1].code if event.attempts else None,
-                "rbim.outcome": None if event.outcome is None else event.outcome.value,
-                "rbim.confirmed_by_repeat": event.confirmed_by_repeat or None,
+                "rbim.attempts": len(ended.attempts),
+                "rbim.waited": ended.waited,
+                "rbim.code": ended.attempts[-1].code if ended.attempts else None,
+                "rbim.outcome": None if ended.outcome is None else ended.outcome.value,
+                "rbim.confirmed_by_repeat": ended.confirmed_by_repeat or None,
             }
-            _set_attributes(call.span, attributes, error)
+            _set_attributes(call.span, attributes, error_of(ended))
         call.span.end()
 
     def _call(self, number: int) -> _Call | None:
@@ -183,32 +194,21 @@ class OtelObserver(Observer):
         call = context.get_value(self._key)
         return call if isinstance(call, _Call) and call.number == number else None
 
-    def _request_attributes(self, event: AttemptStarted) -> Attributes:
+    def _request_attributes(self, started: AttemptStarted) -> Attributes:
         """Return the attributes that all requests of a client share for one operation and one origin."""
-        key = (event.method, event.origin, event.template, event.client)
+        key = (started.method, started.origin, started.template, started.client)
         attributes = self._requests.get(key)
         if attributes is None:
-            origin = urlsplit(event.origin)
+            origin = urlsplit(started.origin)
             attributes = self._requests[key] = {
-                **self._attributes.of_metric("rbim.client", event.client),
-                "http.request.method": event.method,
+                **self._about_in_metrics("rbim.client", started.client),
+                "http.request.method": started.method,
                 "server.address": origin.hostname or "",
                 "server.port": origin.port or PORTS.get(origin.scheme, 0),
                 "url.scheme": origin.scheme,
-                "url.template": origin.path + event.template,
+                "url.template": origin.path + started.template,
             }
         return attributes
-
-    # Callbacks, clients, jobs and inboxes.
-
-    def on_callback(self, observation: Observation, /) -> None:
-        """Record an observation of a receiver or its worker: ``Receiver(observers=[otel.on_callback])``.
-
-        A delivery is a span (INTERNAL), and so is each attempt to handle an event (CONSUMER), which is the current span of
-        the handler: calls that it makes are its children.
-        """
-        self._callback_metrics.record(observation)
-        self._callback_spans.record(observation)
 
     def inject(self, headers: dict[str, str], /) -> None:
         """Write the context of the current span into headers: ``JetStreamInbox(..., inject=otel.inject)``.
@@ -222,68 +222,61 @@ class OtelObserver(Observer):
         """Report the load of a client on every collection of metrics, until it is deleted or the result is closed.
 
         The result is also a context manager. ``name`` becomes the attribute ``rbim.client`` (default: the client's name).
-        Clients of one name are one series: their loads are added, and of waits and pauses the longest counts.
+        Clients of one name are one series: their loads are added, and of waits the longest counts.
         """
-        name = client.name if name is None else name
-        return self._levels.observe("client", client, self._level_attributes("rbim.client", name))
+        return self._gauges.observe("client", client, self._about("rbim.client", client.name if name is None else name))
 
     def observe_job(self, run: Run, name: str = "job") -> Observed:
-        """Report the progress of a job's run (rows by state, pace), in the same way as :meth:`observe_client`.
+        """Report the rows of a job's run by state, in the same way as :meth:`observe_client`.
 
         ``name`` becomes the attribute ``rbim.job``.
         """
-        return self._levels.observe("job", run, self._level_attributes("rbim.job", name))
+        return self._gauges.observe("job", run, self._about("rbim.job", name))
 
-    def observe_receiver(
-        self, receiver: Receiver[Any], name: str | None = None, *, every: float = 15.0
-    ) -> AbstractAsyncContextManager[None]:
+    def observe_receiver(self, receiver: Receiver[Any], name: str | None = None) -> AbstractAsyncContextManager[None]:
         """Return a context manager that reports how many deliveries wait in a receiver's overflow file (``spool``).
 
-        Enter the receiver first. The file is read every ``every`` seconds (default: 15). ``name`` becomes the attribute
-        ``rbim.receiver`` (default: the receiver's name). Without an overflow file nothing is reported. Entering raises the
-        error of a file that cannot be read.
+        Enter the receiver first. Each collection of metrics reports the number that was read after the one before.
+        ``name`` becomes the attribute ``rbim.receiver`` (default: the receiver's name). Without an overflow file nothing is
+        reported.
         """
-        return Polled(
-            levels=self._levels,
-            source="receiver",
-            target=receiver,
-            attributes=self._level_attributes("rbim.receiver", receiver.name if name is None else name),
-            every=every,
-            read=receiver.overflow,
-            sleep=receiver.clock.sleep,
-            label=receiver,
-        )
+        about = self._about("rbim.receiver", receiver.name if name is None else name)
+        observe = self._gauges.observe
+        return Reading(receiver.overflow, receiver, lambda reading: observe("receiver", reading, about, receiver))
 
-    def observe_inbox(
-        self, inbox: SqliteInbox | JetStreamInbox, name: str | None = None, *, every: float | None = 15.0
-    ) -> AbstractAsyncContextManager[None]:
+    def observe_inbox(self, inbox: Archive, name: str | None = None) -> AbstractAsyncContextManager[None]:
         """Return a context manager that reports an inbox: its events by state, and its lag.
 
-        Enter the inbox first. It is read every ``every`` seconds (default: 15). ``name`` becomes the attribute
-        ``rbim.inbox`` (default: the name of its file, or on the servers). Entering raises the error of an inbox in a file
-        that cannot be counted.
-
-        Of an inbox on servers it also reports the partitions that workers of this process own, and how many they took over
-        from silent ones. To report only these, pass ``every=None``: nothing is asked, and the inbox need not be entered.
+        Enter the inbox first. Each collection of metrics reports the numbers that were read after the one before. ``name``
+        becomes the attribute ``rbim.inbox`` (default: the name of its file, or its own). An inbox that cannot be counted
+        has no values until it can.
         """
-        clock, remote = inbox.clock, hasattr(inbox, "ready")
-        path: Path | None = getattr(inbox, "path", None)
-        own = cast("JetStreamInbox", inbox).name if path is None else path.name
-        return Polled(
-            levels=self._levels,
-            source="inbox",
-            target=inbox,
-            attributes=self._level_attributes("rbim.inbox", own if name is None else name),
-            every=every,
-            read=lambda: InboxReading.of(inbox),
-            sleep=clock.sleep,
-            label=own,
-            remote=remote,
-            ready=lambda: bool(getattr(inbox, "ready", True)),
-        )
+        path = getattr(inbox, "path", None)
+        own = str(getattr(inbox, "name", "") if path is None else path.name)
+        about = self._about("rbim.inbox", own if name is None else name)
+        observe = self._gauges.observe
 
-    def _level_attributes(self, key: str, name: str) -> Attributes:
-        return {**self._attributes.constants, key: name} if name else {**self._attributes.constants}
+        async def read() -> tuple[Counts, float]:
+            counts = await inbox.counts()
+            return counts, await inbox.lag() if counts.waiting else 0.0
+
+        return Reading(read, f"the inbox {own}", lambda reading: observe("inbox", reading, about, inbox))
+
+
+def _both(metrics: Callable[[Any], None], span: Callable[[Any], None], observation: Observation) -> None:
+    metrics(observation)  # first: the span that ends is still the current one
+    span(observation)
+
+
+def _checked(attributes: Mapping[str, Any]) -> Attributes:
+    require("attributes", attributes, Mapping, "a mapping such as {'deployment.environment.name': 'test'}")
+    for key, value in attributes.items():
+        if not isinstance(cast("object", key), str) or not key or not isinstance(value, (str, bool, int, float)):
+            reason = (
+                f"attributes: a name with a text, number or boolean is needed, not {quoted(key)} with {type(value).__name__}"
+            )
+            raise InvalidRequest(reason, field="attributes")
+    return dict(attributes)
 
 
 def _error_of(made: Attempt) -> str | None:

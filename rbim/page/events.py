@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from rbim._support.asgi import Receive, Send
 
-__all__ = ["Batch", "Cursor", "Feed", "Position", "Source", "Stream", "cursor_of"]
+__all__ = ["Batch", "Cursor", "Feed", "Source", "Stream", "cursor_of"]
 
 INTERVAL = 0.2
 KEEP_ALIVE = 15.0
@@ -97,8 +97,7 @@ class Source(Protocol):
         ...
 
 
-Position = tuple[int, int]
-"""Where a watcher is in one stream: the epoch, and the number of items since it began."""
+Position = tuple[int, int]  # where a watcher is in one stream: the epoch, and the number of items since it began
 
 
 @frozen
@@ -194,7 +193,9 @@ class Feed:
     def _document(self, tick: _Tick, cursor: Cursor | None, *, levels: bool) -> bytes:
         parts = [b'"levels":%s,' % tick.levels] if levels and tick.levels is not None else []
         streams: list[bytes] = []
-        before = self._positions_of(cursor)
+        before: Sequence[Position | None] = [None] * len(self._streams)
+        if cursor is not None and cursor.feed == self._name and len(cursor.positions) == len(self._streams):
+            before = cursor.positions  # otherwise it is a cursor of another feed
         for stream, position, (epoch, until) in zip(self._streams, before, tick.cursor.positions, strict=True):
             # a cursor came from outside: it may be ahead
             resumed = position is not None and position[0] == epoch and position[1] <= until
@@ -208,12 +209,6 @@ class Feed:
                 numbers = (json.dumps(stream.name), start, first, first - 1 - after, until)
                 streams.append(b"".join([head % numbers, b",".join(items), b"]}"]))
         return b"".join([b"{", *parts, b'"streams":{', b",".join(streams), b"}}"])
-
-    def _positions_of(self, cursor: Cursor | None) -> Sequence[Position | None]:
-        """Return the position in each stream that a cursor names; None for each if it is not one of this feed."""
-        if cursor is None or cursor.feed != self._name or len(cursor.positions) != len(self._streams):
-            return [None] * len(self._streams)
-        return cursor.positions
 
     # One watcher.
 

@@ -46,8 +46,7 @@ __all__ = ["Chain", "CommitStore", "GroupCommit", "open_group_commit"]
 
 T = TypeVar("T")
 
-LAST_WAIT = 3.0
-"""Seconds after ``close`` for which a transaction still waits for another process that writes."""
+LAST_WAIT = 3.0  # seconds after ``close`` for which a transaction still waits for another process that writes
 
 
 class CommitStore(Protocol):

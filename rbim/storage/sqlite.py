@@ -9,8 +9,10 @@ import logging
 import sqlite3
 import stat
 import time
+import weakref
 from contextlib import suppress
 from itertools import groupby
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -23,9 +25,8 @@ from rbim.storage.commands import arguments_of, many_of
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
-__all__ = ["LOGS", "CommandFailure", "Database", "FileKind", "require_trusted_logs", "schema_version"]
+__all__ = ["CommandFailure", "Database", "FileKind", "MemoryDatabase", "require_trusted_logs", "schema_version"]
 
 T = TypeVar("T")
 
@@ -34,9 +35,7 @@ logger = logging.getLogger("rbim")
 NAMES = {b"rbim": "an inbox", b"rbsp": "a spool", b"rbjb": "a job's journal"}
 """The kinds of files by their mark, which is SQLite's ``application_id``."""
 
-LOGS = ("-wal", "-shm", "-journal")
-"""Endings of the files that SQLite keeps beside a database."""
-
+LOGS = ("-wal", "-shm", "-journal")  # endings of the files that SQLite keeps beside a database
 BUSY = 0.05  # seconds that SQLite waits for another process before SQLITE_BUSY
 PAUSE = 0.001  # seconds between two such waits, in which other threads can use the connection
 PATIENCE = 10.0  # seconds of waiting in all while a file is opened or read
@@ -440,7 +439,7 @@ def schema_version(connection: sqlite3.Connection, path: Path, kind: FileKind) -
         raise _unusable(path, kind, f"its schema has version {version}, and this rbim knows {newest} at most: update rbim")
     if 0 < version < kind.oldest:
         cause = f"its schema has version {version}, of an earlier rbim with other tables: go on with that rbim"
-        raise _unusable(path, kind, f"{cause}, or begin the job again with another journal")
+        raise _unusable(path, kind, f"{cause}, or begin again with another file")
     return version
 
 
@@ -455,3 +454,22 @@ def _migrate(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None
         connection.execute(f"PRAGMA user_version = {number + 1}")
     connection.execute(f"PRAGMA application_id = {int.from_bytes(kind.mark, 'big')}")
     connection.execute("COMMIT")
+
+
+class MemoryDatabase(Database):
+    """A database in memory, for all threads of a process. It is open from the beginning, and ends with this object."""
+
+    def __init__(self, kind: FileKind, *, clock: Callable[[], float]) -> None:
+        super().__init__(Path(":memory:"), kind, clock=clock)
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        for statement in (statement for step in kind.schema for statement in step):
+            connection.execute(statement)
+        self._connection = connection
+        weakref.finalize(self, connection.close)  # it has no end of its own
+
+    def _require_known_schema(self) -> None:
+        """Do nothing: no other process can change it."""
+
+    def query(self, statement: str, values: Any = ()) -> list[Any]:
+        """Return the rows of a search. Transactions wait meanwhile: they have the same connection."""
+        return self.read(lambda: self.execute(statement, values).fetchall())

@@ -15,8 +15,7 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(missing_extra("Httpx2Transport", missing.name, "httpx2"), name=missing.name) from None
 
-from rbim.transports.httpx_slots.carrier import Body
-from rbim.transports.httpx_slots.transport import HttpxSlots
+from rbim.transports.httpx_slots.transport import PARTS, HttpxSlots
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -24,17 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["Httpx2Transport"]
 
 
-class _Body(Body, httpx2.AsyncByteStream):
-    """A request body as httpx2 reads it."""
-
-
 class Httpx2Transport(HttpxSlots[httpx2.AsyncBaseTransport]):
     """A transport that uses httpx2: HTTP/1.1, on asyncio and trio.
 
-    The options are those of HttpxTransport; ``carrier`` is an ``httpx2.AsyncBaseTransport``. Importing this module raises
-    ModuleNotFoundError if httpx2 is not installed.
+    The options are those of all transports, and ``carrier``: an ``httpx2.AsyncBaseTransport``, to use in place of the slots.
+    Importing this module raises ModuleNotFoundError if httpx2 is not installed.
     """
 
+    keeps_timeouts = True
     library: ClassVar[ModuleType] = httpx2
+    library_version = f"httpx2/{httpx2.__version__}"
     engine = "httpcore2"
-    body = _Body
+    loggers = tuple(f"httpcore2.{name}" for name in PARTS)

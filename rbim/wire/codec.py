@@ -2,10 +2,12 @@
 
 A response is decoded by the first rule that matches:
 
-1. HTTP 200 with the success code: the answer, read tolerantly.
-2. Any other readable code: an ``ApiError`` from the dialect's table.
-3. HTTP 4xx except 408 without a readable code: an ``ApiError`` by the status alone.
-4. Anything else: a ``ProtocolError`` of unknown outcome.
+1. A key of a status code twice in one object, or any key if one contains "fail": a ``ProtocolError`` of unknown outcome.
+2. HTTP 200 with the success code: the answer, read tolerantly.
+3. Any other readable code: an ``ApiError`` from the dialect's table. A code has six digits, or is in the table.
+4. HTTP 429 without a readable code: ``Throttled``.
+5. A page, or any other status than 2xx: an ``IntermediaryError``, whose outcome follows from the status.
+6. Anything else: a ``ProtocolError`` of unknown outcome.
 
 Where codes and status disagree, the less certain outcome holds: it is unknown with HTTP 5xx, with HTTP 408 (which a proxy
 sends whatever the platform does), with a code that leaves it unknown, and with two codes of which one is the success code.
@@ -15,7 +17,6 @@ from __future__ import annotations
 
 import re
 from datetime import UTC
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote
@@ -23,14 +24,15 @@ from urllib.parse import quote
 from attrs import NOTHING
 
 from rbim._support import json
-from rbim._support.text import excerpt
+from rbim._support.text import excerpt, quoted
 from rbim.errors import ApiError, AuthenticationError, InvalidRequest, NotFound, Outcome, ProtocolError, RbimError, Throttled
 from rbim.http import filled
 from rbim.operations.base import Answer, Operation, Repeat, fields_of, wire_names, wire_of
 from rbim.validators import origin
+from rbim.wire.intermediaries import page_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from cattrs import Converter
 
@@ -40,9 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SUCCESS", "Codec", "wrong_origin"]
 
-LONGEST_WAIT = 86_400.0
-"""Seconds of a ``Retry-After`` that count: a longer one becomes a day."""
-
+LONGEST_WAIT = 86_400.0  # seconds of a ``Retry-After`` that count: a longer one becomes a day
 _NUMBER = r"[0-9]+(\.[0-9]+)?"
 _BETWEEN = r",(?!\s*[0-9]{1,2}[ -][A-Za-z])"  # a comma, except that of a date: `Fri, 02 Jan 2026`, `Friday, 02-Jan-26`
 
@@ -75,17 +75,24 @@ def _seconds(text: str, clock: Clock) -> float | None:
         return None
 
 
-DIGITS = 6
-"""Digits of a status code."""
+DIGITS = 6  # digits of a status code
 
 
-def _code_of(value: object) -> str | None:
-    """Return the code in a field of an answer, or None; a code of zeros may have lost some, a number all of them."""
+def _code_of(value: object, known: Container[str]) -> str | None:
+    """Return the code in a field of an answer, or None if its value is not one of the platform's, such as an HTTP status.
+
+    A code has six digits, or is a ``known`` one; a code of zeros may have lost some, a number all of them.
+    """
+    if value == SUCCESS:
+        return SUCCESS
     if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:0{DIGITS}d}"
+        code = f"{value:0{DIGITS}d}"
+        return code if code in known or not value or (len(code) == DIGITS and value > 0 and code[0] != "0") else None
     if not isinstance(value, str) or not value:
         return None
-    return value.rjust(DIGITS, "0") if value.strip("0") == "" else value
+    if value.strip("0") == "":
+        return value.rjust(DIGITS, "0")
+    return value if value in known or (len(value) == DIGITS and value.isascii() and value.isdigit()) else None
 
 
 MAX_VALUES = 120_000
@@ -93,42 +100,57 @@ MAX_VALUES = 120_000
 15,000 groups with all their fields has fewer."""
 
 
-def _document_of(body: bytes) -> tuple[dict[str, Any] | None, str]:
-    """Return the JSON object of an answer, or None, and the reason why it cannot be read, or not as it was written.
+AN_OBJECT = "an object is needed"
 
-    A body that is not UTF-8 is read as GB18030 (which includes GBK and GB 2312); if it is not that either, the bytes that
-    are not UTF-8 are replaced, so that a code can be read.
-    """
+
+def _document_of(body: bytes) -> tuple[dict[str, Any] | None, bytes, str]:
+    """Return the JSON object of an answer, or None; its text in UTF-8; and why there is none."""
     if len(body) > MAX_VALUES and sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES:  # each value follows one of them
-        return None, f"more than {MAX_VALUES:,} values"
-    reason = ""
+        return None, body, f"more than {MAX_VALUES:,} values"
     try:
-        document = json.loads(body)
+        document, text = json.loads_repaired(body)
     except json.NotJson as error:
-        document, replaced = _in_another_charset(body)
-        reason = str(error) if body.strip() else "an empty answer"
-        if document is None:
-            return None, reason
-        reason = reason if replaced else ""
+        return None, body, str(error) if body.strip() else "an empty answer"
     if not isinstance(document, dict):
-        return None, reason or f"an object is needed, not {type(document).__name__}"
-    return cast("dict[str, Any]", document), reason
+        return None, text, f"{AN_OBJECT}, not {type(document).__name__}"
+    return cast("dict[str, Any]", document), text, ""
 
 
-def _in_another_charset(body: bytes) -> tuple[Any, bool]:  # JSON
-    """Return the document of an answer that is not UTF-8, or None; and whether bytes had to be replaced."""
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        pass
-    else:
-        return None, False
-    for replaced, decode in enumerate((partial(body.decode, "gb18030"), partial(body.decode, errors="replace"))):
-        try:
-            return json.loads(decode().encode()), bool(replaced)
-        except ValueError:
-            continue
-    return None, False
+_ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")  # only in a key that is written to look like another one
+
+
+def _deciding_key_twice(document: dict[str, Any], body: bytes, code: str) -> str | None:
+    """Return the key that makes an answer ambiguous, because an object has it twice: parsers take the last, or the first.
+
+    It is a key of a status code, or any key if one in the answer contains "fail". An answer is parsed for this a second time
+    only if there may be such a key: if it has no more colons than keys, none is there twice.
+    """
+    colons = body.count(b":")
+    if colons == len(document):
+        return None
+    if (
+        body.count(b'ode"') <= 1
+        and b"fail" not in body.lower()
+        and code in CODE_FIELDS
+        and not (b"\\u00" in body and _ESCAPED_LETTER.search(body))
+    ):
+        return None
+    if colons == _count_keys(document):
+        return None
+    keys, twice = json.keys_of(body)
+    any_key = any("fail" in key.casefold() for key in keys)
+    return next((key for key in twice if any_key or key == code or key in CODE_FIELDS), None)
+
+
+def _count_keys(document: dict[str, Any]) -> int:
+    count, waiting = 0, [cast("Any", document)]
+    for value in waiting:  # which grows meanwhile
+        if value.__class__ is dict:
+            count += len(value)
+            waiting += value.values()
+        elif value.__class__ is list:
+            waiting += value
+    return count
 
 
 R = TypeVar("R")
@@ -144,17 +166,11 @@ HEADERS = MappingProxyType(
 UNSIGNED: Mapping[str, str] = MappingProxyType({})
 REMEMBERED = 1024  # bytes of a success body that is remembered, at most
 OK = 200
-CLIENT_ERRORS = range(400, 500)
-UNCERTAIN = frozenset({408, *range(500, 600)})
-"""HTTP statuses that do not show whether the platform has acted."""
-
-EMOJI = "\U0001f600"
-"""One code point, two UTF-16 units."""
-
-CODE_FIELDS = ("statusCode", "code")
-"""The fields with the status code of the two families of operations."""
-
-BY_STATUS: dict[int, type[ApiError]] = {
+SUCCESSES = range(200, 300)
+UNCERTAIN = frozenset({408, *range(500, 600)})  # HTTP statuses that do not show whether the platform has acted
+EMOJI = "\U0001f600"  # one code point, two UTF-16 units
+CODE_FIELDS = ("statusCode", "code")  # the fields with the status code of the two families of operations
+BY_STATUS: dict[int, type[ApiError]] = {  # of a refusal whose code is not in the table
     401: AuthenticationError,
     403: AuthenticationError,
     404: NotFound,
@@ -172,6 +188,8 @@ class _Plan(NamedTuple):
     read: Callable[[Any, Any], Any]
     answer: type[Any]
     plain: bool
+    checks: bool
+    own_headers: bool
     completes: bool
     other_code: str | None
     limits: tuple[tuple[str, int], ...]
@@ -192,6 +210,7 @@ class Codec:
         clock: Clock,
         digits: Callable[[], str] | None = None,
         hooks: Callable[[Converter], None] | None = None,
+        user_agent: Callable[[], str] | None = None,
     ) -> None:
         from rbim.wire.converter import converters_for  # imports cattrs: not before there is a client
 
@@ -204,6 +223,8 @@ class Codec:
         self.digits = digits or _random_digits
         self.converters = converters_for(dialect, hooks)
         self._has_hooks = hooks is not None
+        self._user_agent = user_agent
+        self._known_codes = frozenset(dialect.codes).union(*dialect.already_so.values())
         self._plans: dict[type[Any], _Plan] = {}
         # by operation class: the last body with only a success code and message, its document without the code, the plan
         self._successes: dict[type[Any], tuple[bytes, dict[str, Any], _Plan]] = {}
@@ -215,7 +236,8 @@ class Codec:
         that is not an operation.
         """
         plan = self._plan_of(op)
-        op.check(self.dialect, self.clock)
+        if plan.checks:
+            op.check(self.dialect, self.clock)
         for name, limit in plan.limits:  # `op.check_lengths`, in less time
             text: str | None = getattr(op, name)
             if text is not None and 2 * len(text) > limit:
@@ -227,10 +249,10 @@ class Codec:
             body = json.dumps(document)
         except (ValueError, TypeError, RecursionError):
             raise _unwritable(type(op), document) from None
-        headers, own = plan.headers, op.headers(self.digits)
-        if own or plan.in_headers:
+        headers = plan.headers
+        if plan.in_headers or plan.own_headers:
             fields = {header: str(value) for name, header in plan.in_headers if (value := getattr(op, name)) is not None}
-            headers = {**headers, **fields, **own}
+            headers = {**headers, **fields, **op.headers(self.digits)}
         return filled("POST", plan.origin, plan.path, UNSIGNED, headers, body, repeatable=op.repeat != Repeat.NEVER)
 
     def prepare(self, kind: type[Operation[Any]]) -> None:
@@ -250,15 +272,18 @@ class Codec:
         parts = {"{app_id}": self.app_id, "{api_version}": self.dialect.api_version}
         for name, value in parts.items():
             path = path.replace(name, quote(value, safe=""))
+        base: type[Operation[Any]] = Operation
         plan = _Plan(
             origin=self.origins[kind.endpoint.origin],
             path=path,
-            headers=HEADERS,
+            headers=HEADERS if self._user_agent is None else MappingProxyType({**HEADERS, "User-Agent": self._user_agent()}),
             write=cast("Callable[[Any], dict[str, Any]]", self.converters.fast.get_unstructure_hook(kind)),
             read=self.converters.fast.get_structure_hook(kind.spec.answer),
             answer=kind.spec.answer,
             plain=not self._has_hooks and _has_only_defaults(kind.spec.answer),
-            completes=kind.complete is not cast("type[Operation[Any]]", Operation).complete,
+            checks=kind.check is not base.check,
+            own_headers=kind.headers is not base.headers,
+            completes=kind.complete is not base.complete,
             other_code=_other_code_field(kind),
             # in code points a text has been checked when the operation was made
             limits=kind.spec.limits if self.dialect.character.length(EMOJI) > 1 else (),
@@ -274,9 +299,14 @@ class Codec:
         if known is not None and known[0] == response.body and response.status == OK:
             return self._answer(op, known[2], known[1].copy(), response, plain=known[2].plain)
         plan = self._plan_of(op)
-        document, reason = _document_of(response.body)
-        code = None if document is None else _code_of(document.get(op.endpoint.code))
-        other = None if document is None or plan.other_code is None else _code_of(document.get(plan.other_code))
+        document, text, reason = _document_of(response.body)
+        if document is not None and (key := _deciding_key_twice(document, text, op.endpoint.code)):
+            wait = _retry_after(response.headers.get("retry-after"), self.clock)
+            reason = f"the key {quoted(key)} twice in an object"
+            raise ProtocolError(reason, status=response.status, body=response.body, retry_after=wait)
+        known_codes = self._known_codes
+        code = None if document is None else _code_of(document.get(op.endpoint.code), known_codes)
+        other = None if document is None or not plan.other_code else _code_of(document.get(plan.other_code), known_codes)
         if other is not None and other != SUCCESS and other not in self.dialect.codes:
             other = None  # another field of that name
         if code != SUCCESS or response.status != OK or reason or (other is not None and other != SUCCESS):
@@ -331,9 +361,16 @@ class Codec:
         wait = _retry_after(response.headers.get("retry-after"), self.clock)
         outcome = Outcome.UNKNOWN if status in UNCERTAIN or SUCCESS in {code, other} else Outcome.REFUSED
         code = other if code is None and other != SUCCESS else code
-        refused_by_status = status in CLIENT_ERRORS and outcome is Outcome.REFUSED
-        by_status = BY_STATUS.get(status, ApiError) if refused_by_status else None
-        if code == SUCCESS or (code is None and by_status is None):
+        throttled = status == TOO_MANY and outcome is Outcome.REFUSED
+        if (
+            code is None
+            and other is None
+            and not throttled
+            and _is_page(response, reason, (document or {}).get(op.endpoint.code))
+        ):
+            plan = self._plan_of(op)
+            return page_of(response, op.endpoint.origin, f"{plan.origin}{plan.path}", plan.path, retry_after=wait)
+        if code == SUCCESS or (code is None and not throttled):
             if not reason and code != SUCCESS:
                 reason = f"required field missing @ $.{op.endpoint.code}"
             elif not reason:
@@ -352,6 +389,15 @@ class Codec:
         if not isinstance(message, str):
             message = "" if code is not None or not response.body else excerpt(response.body)
         return kind(message, code=code or "", status=status, body=response.body, retry_after=wait, outcome=outcome)
+
+
+def _is_page(response: Response, reason: str, value: object) -> bool:
+    """Return whether an answer without a code is not the platform's; ``value`` is in the field of the code."""
+    if response.status not in SUCCESSES:
+        return True
+    if reason:
+        return not reason.startswith(AN_OBJECT) and response.body.strip()[:1] not in {b"", b"{", b"["}
+    return bool(value) and isinstance(value, (str, int)) and value is not True  # a gateway's own code
 
 
 TOO_MANY = 429

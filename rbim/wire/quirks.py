@@ -1,6 +1,6 @@
 """The wire's quirks: one function each, which converts a single JSON value to Python or back.
 
-The comment above each shows the wire text that requires it. ``rbim.wire.hooks`` chooses the function for each field.
+The comment above each shows the wire text that requires it. ``rbim.wire.converter`` chooses the function for each field.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 import gc
 import json
 import sqlite3
-import time
-from collections import Counter, deque
+from collections import Counter
 from contextlib import closing
 from datetime import date
 from itertools import pairwise
@@ -12,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from anyio.lowlevel import checkpoint
 from attrs import field, frozen
 from hypothesis import example, given, strategies as st
 
@@ -22,7 +20,6 @@ from helpers.jobs import (
     AGAIN,
     DONE,
     FAILED,
-    LONG,
     NO_PAUSES,
     REFUSED,
     SHORT,
@@ -31,7 +28,6 @@ from helpers.jobs import (
     Sending,
     accounts_of_requests,
     begun,
-    count,
     read,
     reasons,
     rows_of,
@@ -39,8 +35,8 @@ from helpers.jobs import (
     whole,
     world,
 )
+from helpers.tables import each_row
 from rbim import (
-    AsyncClient,
     AuthenticationError,
     CreateGroup,
     DeleteGroupMember,
@@ -49,7 +45,6 @@ from rbim import (
     InvalidRequest,
     InviteJoinGroup,
     JoinGroup,
-    LogoutGroup,
     Rate,
     Repeat,
     Response,
@@ -58,8 +53,7 @@ from rbim import (
     SetMemberRole,
 )
 from rbim.bulk.job import InviteJob, Job, RemoveJob, open_job
-from rbim.bulk.journal.loading import BATCH
-from rbim.emulator import Emulator
+from rbim.emulator import Rules
 from rbim.emulator.faults.requests import (
     Code,
     CutShort,
@@ -114,8 +108,7 @@ LOSING = {"reset_before", "reset_after", "keep", "invalid_json"}
 async def live_through(  # noqa: PLR0915  # one life, looked at from all sides
     rows, faults, unlucky, *, chunk, concurrency, isolate, fuse, confirm, already_fails, stop_at=None
 ):
-    dialect = Dialect(invited_member_fails=already_fails)
-    async with world(2, dialect=dialect) as it:
+    async with world(2, rules=Rules(invited_member_fails=already_fails)) as it:
         names = dict(zip(("first", "second"), it.groups, strict=True))
 
         def named(row):
@@ -179,10 +172,10 @@ async def live_through(  # noqa: PLR0915  # one life, looked at from all sides
             # each sending is in both journals
             arrived = Counter((r.operation.group_id, r.operation.user_name, r.operation.members) for r in it.sent())
             sendings = begun(path)
-            noted = Counter(sending[:3] for sending in sendings)
-            assert arrived - noted == Counter()
+            noted = Counter(sending[:3] for sending in sendings if sending)
+            assert (arrived - noted).total() <= sendings.count(None)
             left_over = noted - arrived
-            not_sent = Counter(sending[:3] for sending in sendings if sending[3] == 3)
+            not_sent = Counter(sending[:3] for sending in sendings if sending and sending[3] == 3)
             assert left_over - not_sent == Counter()
             assert not read(path, "SELECT * FROM request WHERE outcome = 0")
 
@@ -201,10 +194,10 @@ def maybe_reached(path):
     """Return the accounts that wait, but were in a request that may have taken effect."""
     lost = {
         number
-        for (number,) in read(path, "SELECT id FROM request WHERE outcome = 0 OR todo = 1 AND (outcome = 4 OR resent)")
+        for (number,) in read(path, "SELECT id FROM request WHERE outcome = 0 OR retry = 1 AND (outcome = 4 OR resent)")
     }
     inside = accounts_of_requests(path)
-    return {each[:2] for number in lost for each in inside[number] if each.state == WAITING}
+    return {each[:2] for number in lost for each in inside[number] if each.state in {WAITING, AGAIN}}
 
 
 LIVES = {
@@ -221,6 +214,7 @@ LIVES = {
 REFUSED_AFTER_LOSS = [(ResetAfter(), {"times": 1}), (Code("999123"), {"nth": [2]})]
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", pytest.param("trio", marks=pytest.mark.ci)])
 @SHORT
 @given(stop_at=st.none() | st.integers(0, 6), **LIVES)
 @example(
@@ -247,14 +241,19 @@ REFUSED_AFTER_LOSS = [(ResetAfter(), {"times": 1}), (Code("999123"), {"nth": [2]
     confirm=False,
     already_fails=False,
 )
+@example(  # ended while a repetition waits for the commit of its intent
+    stop_at=None,
+    rows=[("first", "a0"), ("first", "a1")],
+    faults=[(ResetBefore(), {"probability": 1.0, "times": 5})],
+    unlucky=set(),
+    chunk=1,
+    concurrency=2,
+    isolate=0,
+    fuse=0,
+    confirm=False,
+    already_fails=False,
+)
 async def test_each_account_ends_in_the_state_that_the_platform_has_it_in(**life):
-    await live_through(**life)
-
-
-@pytest.mark.slow
-@LONG
-@given(stop_at=st.none() | st.integers(0, 6), **LIVES)
-async def test_each_account_ends_in_the_state_that_the_platform_has_it_in_long(**life):
     await live_through(**life)
 
 
@@ -268,94 +267,6 @@ async def test_a_refusal_of_what_may_have_had_its_effect_before_leaves_it_unknow
         assert set(states(journal).values()) == {UNKNOWN}
         assert whole(report).unknown == 2
         assert "999123" in reasons(journal)["a"]
-
-
-# --------------------------------------------------------------------------------------- fairness
-
-
-def turns(rows, chunk):
-    """Return the groups in the order in which they are served: all in turn, a chunk each."""
-    queues = {}
-    for group, account in rows:
-        queues.setdefault(group, deque()).append(account)
-    order = []
-    while any(queues.values()):
-        for group, queue in queues.items():
-            if queue:
-                order.append((group, tuple(queue.popleft() for _ in range(min(chunk, len(queue))))))
-    return order
-
-
-@pytest.mark.parametrize("concurrency", [1, 3])
-async def test_groups_are_served_in_turn(journal, concurrency):
-    rows = [("huge", f"a{n}") for n in range(70)]
-    rows[5:5] = [(f"small{n % 40}", f"b{n}") for n in range(60)]
-    sending = Sending()
-    async with sending.job(journal, chunk=2, concurrency=concurrency).run(rows) as progress:
-        await checkpoint()
-    assert progress.why == "done"
-    assert [(group, accounts) for group, _, accounts, _ in begun(journal)] == turns(rows, 2)
-    assert Counter(sending.members) == Counter(accounts for _, accounts in turns(rows, 2))
-
-
-async def test_no_more_is_planned_than_a_few_chunks_for_each_request_in_flight(journal):
-    ready = []
-    sending = Sending(lambda _: ready.append(len(run._dispatcher._queue.ready)))
-    async with sending.job(journal, chunk=1, concurrency=5).run(rows_of(3, 100)) as run:
-        pass
-    assert len(ready) == 300
-    assert 1 <= max(ready) <= 8 * 5
-
-
-@pytest.mark.slow
-async def test_ten_thousand_groups_are_served_in_turn(journal):
-    rows = rows_of(10_000, 3)
-    sending = Sending()
-    await sending.job(journal, chunk=2, concurrency=50).run(rows)
-    assert [(group, accounts) for group, _, accounts, _ in begun(journal)] == turns(rows, 2)
-
-
-async def test_the_planner_does_not_end_because_its_window_is_full(journal):
-    """Its reading is slow and requests are quick: what is ready runs out, again and again, while it reads."""
-    sending = Sending()
-    run = sending.job(journal, chunk=1, concurrency=2).run(rows_of(2, 100))
-    async with run:
-        await checkpoint()
-        while run._dispatcher is None:
-            await checkpoint()
-        commits = run._dispatcher._commits
-        at_once = commits.run
-
-        async def slowly(command):
-            for _ in range(40):
-                run._dispatcher._notify()
-                await checkpoint()
-            return await at_once(command)
-
-        commits.run = slowly
-    assert len(sending.operations) == 200
-    assert count(journal) == {DONE: 200}
-
-
-async def test_an_endless_input_is_read_as_it_is_loaded(journal):
-    read_so_far = 0
-
-    async def endless():
-        nonlocal read_so_far
-        while True:
-            read_so_far += 1
-            yield ("g", f"a{read_so_far}")
-
-    sending = Sending()
-    async with sending.job(journal).run(endless()) as run:
-        while run.snapshot.total < 2 * BATCH:
-            assert read_so_far <= run.snapshot.total + BATCH
-            await checkpoint()
-        assert run.snapshot.phase == "loading"
-        run.interrupt()
-    assert run.why == "interrupted"
-    assert sending.operations == []
-    assert read_so_far <= 4 * BATCH
 
 
 # ---------------------------------------------------------------------- answers that are odd
@@ -378,8 +289,8 @@ async def test_entries_for_somebody_who_was_not_invited_are_noted_and_leave_the_
 TEN = [f"a{number}" for number in range(10)]
 
 
-@pytest.mark.parametrize(
-    ("fails", "state"),
+@each_row(
+    "fails, state",
     [
         ([{"reason": "r"}], UNKNOWN),
         ({"fail": {"member": TEN, "reason": "r"}}, REFUSED),
@@ -396,7 +307,8 @@ TEN = [f"a{number}" for number in range(10)]
         (10, UNKNOWN),
     ],
 )
-async def test_accounts_that_are_refused_in_any_words_are_never_done(journal, fails, state):
+async def test_accounts_that_are_refused_in_any_words_are_never_done(tmp_path, fails, state):
+    journal = tmp_path / str(hash(str(fails)))
     codec = Codec(app_id="app", base_url="https://host", dialect=Dialect(), clock=FixedClock())
     body = json.dumps({"statusCode": "000000", "fails": fails}).encode()
     job = Sending(lambda op: codec.decode(op, Response(200, {}, body))).job(journal)
@@ -404,12 +316,25 @@ async def test_accounts_that_are_refused_in_any_words_are_never_done(journal, fa
     assert states(journal) == {("g0", account): state for account in TEN}
 
 
-async def test_reasons_are_kept_in_one_line_of_some_length(journal):
-    sending = Sending(lambda _: Invited(fails=(Fail(member="a0", reason="line\n" * 1000),)))
-    await sending.job(journal).run(rows_of(1, 1))
-    reason = reasons(journal)["a0"]
-    assert reason.startswith("line line")
-    assert len(reason) <= 503
+@each_row(
+    "kind, body, state",
+    [
+        (InviteJob, {"failList": [{"member": "a1"}]}, UNKNOWN),
+        (InviteJob, {"data": {"fails": ["a1"]}}, UNKNOWN),
+        (InviteJob, {"failCount": 0, "data": {"failList": []}}, DONE),
+        (RemoveJob, {"fails": ["a1"]}, UNKNOWN),
+        (RemoveJob, {"data": {"failCount": "1"}}, UNKNOWN),
+        (RemoveJob, {"fails": [], "failCount": "0"}, DONE),
+    ],
+)
+async def test_accounts_are_not_done_while_a_field_under_another_name_tells_of_failures(tmp_path, kind, body, state):
+    journal = tmp_path / str(hash(str((kind, body))))
+    codec = Codec(app_id="app", base_url="https://host", dialect=Dialect(), clock=FixedClock())
+    text = json.dumps({"statusCode": "000000", **body}).encode()
+    job = Sending(lambda op: codec.decode(op, Response(200, {}, text))).job(journal, kind)
+    await job.run(rows_of(1, 10))
+    assert states(journal) == {("g0", account): state for account in TEN}
+    assert (await job.report()).anomalies == (state is UNKNOWN)
 
 
 # ------------------------------------------------------------------------------ other operations
@@ -438,19 +363,6 @@ async def test_members_are_removed(journal):
         assert it.members(group) == {"a4", "a5"}
         assert [op.user_name for op in it.emulator.requests.of(DeleteGroupMember)] == ["admin", "admin"]
         assert read(journal, "SELECT DISTINCT state FROM accounts") == [("removed",)]
-
-
-async def test_accounts_join_and_leave_by_themselves(tmp_path):
-    async with world(2) as it:
-        rows = [(group, f"a{n}") for n in range(3) for group in it.groups]
-        await Job(it.client, JoinGroup, journal=tmp_path / "join", options={"declared": "hello"}).run(rows)
-        assert all(it.members(group) == {"a0", "a1", "a2"} for group in it.groups)
-        assert {(op.user_name, op.declared) for op in it.emulator.requests.of(JoinGroup)} == {
-            (f"a{n}", "hello") for n in range(3)
-        }
-        await Job(it.client, LogoutGroup, journal=tmp_path / "leave").run(rows[:4])
-        assert all(it.members(group) == {"a2"} for group in it.groups)
-        assert set(read(tmp_path / "leave", "SELECT state FROM accounts")) == {("left",)}
 
 
 async def test_a_job_that_sets_roles_is_resumed_from_its_journal_alone(journal):
@@ -490,8 +402,8 @@ async def test_an_operation_of_ones_own_with_options_that_json_has_not(journal):
     assert sending.operations == [Nudge(group_id="g0", member=f"a{n}", **options) for n in range(2)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "field_name"),
+@each_row(
+    "kind, options, field_name",
     [
         (Beep, {}, "operation"),
         (CreateGroup, {"type": GroupType.VIP}, "operation"),
@@ -510,8 +422,8 @@ def test_what_cannot_be_a_job_is_refused(journal, kind, options, field_name):
     assert caught.value.field == field_name
 
 
-@pytest.mark.parametrize(
-    ("settings", "field_name"),
+@each_row(
+    "settings, field_name",
     [
         ({"chunk": 0}, "chunk"),
         ({"chunk": 51}, "chunk"),
@@ -554,13 +466,6 @@ async def test_a_job_is_run_again_as_it_was_but_for_what_is_told(journal):
     assert again.resend_within == 3600.0
 
 
-async def test_a_rate_of_other_operations_stays_one(journal):
-    sending = Sending()
-    rates = [Rate(1, 3600.0, operations=(JoinGroup,)), Rate(100, operations=(InviteJoinGroup,))]
-    await sending.job(journal, rates=rates).run(rows_of(1, 1))
-    assert open_job(sending, journal, clock=sending.clock).settings.rates == tuple(rates)
-
-
 # ------------------------------------------------------------------------------------- estimates
 
 
@@ -579,25 +484,6 @@ async def test_an_estimate_counts_what_the_job_would_be(tmp_path, journal):
 
 
 # ------------------------------------------------------------------------------------- real time
-
-
-async def test_on_real_time_a_job_leaves_nothing_running(journal):
-    async with AsyncClient(
-        base_url="http://e", credentials=(emulator := Emulator()).credentials, transport=emulator
-    ) as client:
-        group = (await client.groups.create(name="g", type=GroupType.VIP)).group_id
-        rows = [(group, f"a{n}") for n in range(1000)]
-        job = InviteJob(client, journal=journal, chunk=10)
-        begin = time.monotonic()
-        async with job.run(rows) as progress:
-            snapshots = [snapshot async for snapshot in progress]
-        assert snapshots[-1].phase == "ended"
-        assert (snapshots[-1].done, snapshots[-1].waiting, snapshots[-1].eta) == (1000, 0, 0.0)
-        assert time.monotonic() - begin < 20
-        assert len(emulator.state.groups[group].members) == 1001
-        assert whole(await job.report()).done == 1000
-        began = read(journal, "SELECT began, ended FROM run")[0]
-        assert time.time() - 60 < began[0] <= began[1] <= time.time()
 
 
 async def test_snapshots_come_twice_a_second_and_say_what_happens(journal):
@@ -647,8 +533,3 @@ WHERE resent = 1 OR outcome = 'unknown' ORDER BY "group", id"""
 PER_MINUTE = """SELECT strftime('%Y-%m-%d %H:%M', ended) AS minute, count(*) AS requests,
 sum(CASE WHEN outcome = 'answered' THEN members ELSE 0 END) AS accounts
 FROM requests WHERE ended IS NOT NULL GROUP BY minute ORDER BY minute"""
-
-
-def test_settings_survive_json(journal):
-    job = InviteJob(Sending(), journal=journal, patience=float("inf"), rates=[Rate(5)])
-    assert json.loads(json.dumps(job.settings.as_json())) == job.settings.as_json()

@@ -6,9 +6,9 @@ import importlib.util
 import logging
 import pickle
 import subprocess
-import sys
 import traceback
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from functools import partial
 from hashlib import md5
 from pathlib import Path
 from types import MappingProxyType
@@ -16,10 +16,8 @@ from types import MappingProxyType
 import attrs
 import httpx
 import pytest
-from django.http.request import HttpHeaders
 from hypothesis import assume, example, given, settings, strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy, MultiDict
-from starlette.datastructures import Headers as StarletteHeaders
 
 from helpers.credentials import APP_ID, OTHER_APP, TOKEN
 from helpers.md5_extension import START, digest_from, extended
@@ -38,7 +36,7 @@ from helpers.signatures import (
     own_sum,
     signed,
 )
-from rbim import CHINA, CallbackRejected, InvalidRequest
+from rbim import CHINA, InvalidRequest
 from rbim.callbacks import signature
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.signature import Key, Keys, Policy, Reason, Rejected, Verified, keys_of, sign, verify
@@ -78,14 +76,14 @@ VECTORS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "now", "moment"), VECTORS)
-def test_what_is_signed_against_md5sum(text, now, moment):
-    headers = sign(text.encode(), credentials=MINE, now=now)
-    digest = md5sum(text).upper()
-    assert headers == {"MD5": digest, "CurTime": moment, "CheckSum": md5sum(APP_ID + TOKEN + digest + moment).upper()}
-    assert check(headers, text.encode(), now=now) == Verified(
-        key=Key(APP_ID, 0), age=pytest.approx(0, abs=0.001), cur_time=int(moment)
-    )
+def test_what_is_signed_against_md5sum():
+    for text, now, moment in VECTORS:
+        headers = sign(text.encode(), credentials=MINE, now=now)
+        digest = md5sum(text).upper()
+        checksum = md5sum(APP_ID + TOKEN + digest + moment).upper()
+        assert headers == {"MD5": digest, "CurTime": moment, "CheckSum": checksum}
+        result = check(headers, text.encode(), now=now)
+        assert result == Verified(key=Key(APP_ID, 0), age=pytest.approx(0, abs=0.001), cur_time=int(moment))
 
 
 def test_what_is_signed_against_values_written_down():
@@ -97,39 +95,15 @@ def test_what_is_signed_against_values_written_down():
     }
 
 
-def test_the_sum_is_of_the_md5_header_as_it_stands_in_upper_case_as_in_lower_case():
-    upper, lower = md5sum(BODY).upper(), md5sum(BODY)
-    sums = {digest: md5sum(APP_ID + TOKEN + digest + MILLISECONDS) for digest in (upper, lower)}
-    assert sums[upper] != sums[lower]
-    for digest, other in ((upper, lower), (lower, upper)):
-        headers = {"MD5": digest, "CurTime": MILLISECONDS, "CheckSum": sums[digest]}
-        assert isinstance(check(headers), Verified)
-        assert_refused(check({**headers, "CheckSum": sums[other]}), Reason.CHECKSUM_MISMATCH)
-
-
-def test_the_platforms_samples_of_mixed_case_verify_as_well():
-    digest = "".join(letter.upper() if place % 2 else letter for place, letter in enumerate(digest_of().lower()))
-    headers = triple(digest, MILLISECONDS)
-    assert isinstance(check(headers), Verified)
-    assert isinstance(check({**headers, "CheckSum": headers["CheckSum"].swapcase()}), Verified)
-
-
 def test_a_signed_time_is_the_whole_millisecond_that_has_begun():
     at = NOW + timedelta(microseconds=1_999)
     assert signed(now=at)["CurTime"] == "1767323045001"
     assert signed(now=at.astimezone(timezone(timedelta(hours=-11))))["CurTime"] == "1767323045001"
-
-
-@pytest.mark.parametrize("year", [2001, 2004, 2026, 2038, 2200])
-def test_every_millisecond_is_signed_as_itself(year):
-    start = datetime(year, 12, 1, tzinfo=UTC)
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    wrong = []
-    for thousandth in range(1000):
-        now = start + timedelta(milliseconds=thousandth)
-        if signed(b"", now)["CurTime"] != str((now - epoch) // timedelta(milliseconds=1)):
-            wrong.append(thousandth)
-    assert wrong == []
+    for year in (2001, 2026, 2200):
+        moments = [datetime(year, 12, 1, tzinfo=UTC) + timedelta(milliseconds=number) for number in range(1000)]
+        told = [signed(b"", now)["CurTime"] for now in moments]
+        assert told == [str((now - epoch) // timedelta(milliseconds=1)) for now in moments]
 
 
 # --------------------------------------------------------------------------- what was signed verifies
@@ -138,7 +112,7 @@ MOMENTS = st.datetimes(datetime(2001, 9, 10), datetime(2286, 11, 20), timezones=
 BODIES = st.binary(max_size=300) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "replace"))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(body=BODIES, now=MOMENTS)
 @example(body=b"", now=NOW)
 @example(body=b"\0", now=NOW)
@@ -152,10 +126,6 @@ def test_what_was_signed_verifies(body, now):
 
 def encoded(headers):
     return [(name.encode(), value.encode()) for name, value in headers.items()]
-
-
-def as_environ(headers):
-    return {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers.items()}
 
 
 SHAPES = {
@@ -175,58 +145,39 @@ SHAPES = {
     "byte pairs, lower case": lambda headers: [(name.lower(), value) for name, value in encoded(headers)],
     "byte pairs, upper case": lambda headers: [(name.upper(), value) for name, value in encoded(headers)],
     "mixed pairs": lambda headers: [*encoded(headers)[:1], *list(headers.items())[1:]],
-    "starlette": StarletteHeaders,
-    "starlette, raw": lambda headers: StarletteHeaders(raw=[(name.lower(), value) for name, value in encoded(headers)]),
     "multidict": MultiDict,
     "multidict without case": CIMultiDict,
     "aiohttp's proxy": lambda headers: CIMultiDictProxy(CIMultiDict(headers)),
-    "django": lambda headers: HttpHeaders(as_environ(headers)),
     "httpx": httpx.Headers,
 }
-shapes = pytest.mark.parametrize("shape", [pytest.param(shape, id=name) for name, shape in SHAPES.items()])
 
 
-@shapes
-def test_headers_may_have_any_shape(shape):
+def in_any_shape(headers, reason, body=BODY):
+    """Check headers in each shape; return the shapes in which the result is another one, and all details."""
+    results = {name: check(shape(headers), body) for name, shape in SHAPES.items()}
+    found = {name: getattr(result, "reason", None) for name, result in results.items()}
+    details = [each.detail for each in results.values()] if reason else []
+    return {name: each for name, each in found.items() if each is not reason}, details
+
+
+def test_headers_may_have_any_shape():
     around = {"Host": "example.com", "Content-Type": "application/json", "X-MD5": "x", "Check-Sum": "x", "MD5-": "x"}
-    assert isinstance(check(shape(signed())), Verified)
-    assert isinstance(check(shape({**around, **signed()})), Verified)
-    assert isinstance(check(shape({**signed(), **around})), Verified)
+    for headers in (signed(), {**around, **signed()}, {**signed(), **around}):
+        assert in_any_shape(headers, None) == ({}, [])
 
 
-@shapes
-def test_a_forgery_is_refused_in_any_shape(shape):
-    assert_refused(check(shape(signed(by=credentials(token=OLD_TOKEN)))), Reason.CHECKSUM_MISMATCH)
-    assert_refused(check(shape(signed()), BODY + b" "), Reason.BODY_MISMATCH)
-    assert_refused(check(shape({**signed(), "CurTime": MILLISECONDS + "\n"})), Reason.BAD_FORMAT)
-
-
-@shapes
-@pytest.mark.parametrize("name", ["CheckSum", "MD5", "CurTime"])
-def test_a_missing_header_is_named_in_any_shape(shape, name):
-    headers = {each: value for each, value in signed().items() if each != name}
-    result = check(shape(headers))
-    assert_refused(result, Reason.MISSING_HEADER)
-    assert name in result.detail
-
-
-@settings(deadline=None)
-@given(order=st.permutations(["CheckSum", "MD5", "CurTime", "Host", "Accept"]), cases=st.lists(st.booleans(), min_size=40))
-def test_order_and_case_of_header_names_do_not_matter(order, cases):
-    told = {"Host": "example.com", "Accept": "*/*", **signed()}
-    letters = iter(cases)
-    pairs = [
-        ("".join(letter.upper() if next(letters, False) else letter.lower() for letter in name), told[name])
-        for name in order
-    ]
-    assert isinstance(check(pairs), Verified)
-    assert isinstance(check(dict(pairs)), Verified)
+def test_a_missing_header_is_named_in_any_shape():
+    for name in signed():
+        headers = {each: value for each, value in signed().items() if each != name}
+        wrong, details = in_any_shape(headers, Reason.MISSING_HEADER)
+        assert wrong == {}
+        assert all(name in detail for detail in details)
 
 
 # ------------------------------------------------------------------------------------ any other byte
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(body=st.binary(min_size=1, max_size=200), place=st.integers(0, 199), byte=st.integers(0, 255))
 def test_any_other_byte_of_the_body_is_refused(body, place, byte):
     place %= len(body)
@@ -235,16 +186,7 @@ def test_any_other_byte_of_the_body_is_refused(body, place, byte):
     assert_refused(check(signed(body), changed), Reason.BODY_MISMATCH)
 
 
-@settings(deadline=None)
-@given(body=st.binary(max_size=100), more=st.binary(min_size=1, max_size=70))
-def test_more_and_less_of_the_body_is_refused(body, more):
-    assert_refused(check(signed(body), body + more), Reason.BODY_MISMATCH)
-    assert_refused(check(signed(body + more), body), Reason.BODY_MISMATCH)
-    assume(more + body != body + more)
-    assert_refused(check(signed(body + more), more + body), Reason.BODY_MISMATCH)
-
-
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=250)
 @given(
     name=st.sampled_from(["CheckSum", "MD5", "CurTime"]),
     place=st.integers(0, 31),
@@ -264,7 +206,7 @@ def test_any_other_byte_of_a_header_is_refused_but_for_the_case_of_the_checksum(
             assert isinstance(result, Rejected)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(flips=st.lists(st.booleans(), min_size=32, max_size=32))
 def test_the_case_of_the_checksum_is_ignored_and_that_of_md5_is_not(flips):
     def flipped(text):
@@ -278,32 +220,28 @@ def test_the_case_of_the_checksum_is_ignored_and_that_of_md5_is_not(flips):
     assert isinstance(check(triple(digest, MILLISECONDS)), Verified)
 
 
-@pytest.mark.parametrize("name", ["CheckSum", "MD5", "CurTime"])
-@pytest.mark.parametrize("other", [True, False], ids=["another value", "the same value"])
-@pytest.mark.parametrize("first", [True, False], ids=["before", "behind"])
-@pytest.mark.parametrize("shape", [list, MultiDict, CIMultiDict, "starlette", "bytes", "two cases in a dict"])
-def test_a_header_that_came_twice_is_refused(name, other, first, shape):
+def test_a_header_that_came_twice_is_refused():
     headers = signed()
-    value = headers[name].replace("0", "1") if other else headers[name]
-    twice = (name.lower(), value)
-    pairs = [twice, *headers.items()] if first else [*headers.items(), twice]
-    if shape == "starlette":
-        told = StarletteHeaders(raw=[(each.lower().encode(), text.encode()) for each, text in pairs])
-    elif shape == "bytes":
-        told = [(each.encode() if place % 2 else each, text.encode()) for place, (each, text) in enumerate(pairs)]
-    else:
-        told = dict(pairs) if shape == "two cases in a dict" else shape(pairs)
-    result = check(told)
-    assert_refused(result, Reason.DUPLICATE_HEADER)
-    assert name in result.detail
-
-
-@pytest.mark.parametrize("name", ["CheckSum", "MD5", "CurTime"])
-@pytest.mark.parametrize("join", [",", ", ", ";"])
-def test_two_values_that_a_server_joined_are_refused(name, join):
-    headers = signed()
-    assert_refused(check({**headers, name: join.join([headers[name]] * 2)}), Reason.BAD_FORMAT)
-    assert_refused(check({**headers, name: headers[name] + join}), Reason.BAD_FORMAT)
+    shapes = {
+        "list": list,
+        "multidict": MultiDict,
+        "multidict without case": CIMultiDict,
+        "bytes": lambda pairs: [(name.encode(), value.encode()) for name, value in pairs],
+        "text and bytes": lambda pairs: [*pairs[:2], *((name.encode(), value.encode()) for name, value in pairs[2:])],
+        "two cases in a dict": dict,
+    }
+    wrong = []
+    for name, value in headers.items():
+        for again in (value, value.replace("0", "1")):
+            for pairs in ([(name.lower(), again), *headers.items()], [*headers.items(), (name.lower(), again)]):
+                for shape, make in shapes.items():
+                    result = check(make(pairs))
+                    if getattr(result, "reason", None) is not Reason.DUPLICATE_HEADER or name not in result.detail:
+                        wrong.append((name, again, shape, result))
+        for join in (",", ", ", ";"):  # as a server may join them
+            assert_refused(check({**headers, name: join.join([value] * 2)}), Reason.BAD_FORMAT)
+            assert_refused(check({**headers, name: value + join}), Reason.BAD_FORMAT)
+    assert wrong == []
 
 
 def test_other_headers_may_come_twice():
@@ -314,7 +252,7 @@ def test_other_headers_may_come_twice():
 # ------------------------------------------------------------------------------------- three forgeries
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(body=st.binary(max_size=300))
 def test_a_captured_triple_vouches_for_no_other_body(body):
     """Followed to the letter, the interface's steps never look at the body."""
@@ -325,19 +263,21 @@ def test_a_captured_triple_vouches_for_no_other_body(body):
     assert_refused(check({**captured, "MD5": digest_of(body)}, body), Reason.CHECKSUM_MISMATCH)
 
 
-@pytest.mark.parametrize("shift", range(-31, 14))
-def test_digits_cannot_be_shifted_between_md5_and_curtime(shift):
+def test_digits_cannot_be_shifted_between_md5_and_curtime():
     """The parts are joined without separators: the sum stays right, wherever they are cut."""
     body = next(text for number in range(100) if digest_of(text := b"%d" % number)[-1].isdigit())
     captured = signed(body)
     joined = captured["MD5"] + captured["CurTime"]
-    digest, moment = joined[: 32 + shift], joined[32 + shift :]
-    assert own_sum(digest, moment) == captured["CheckSum"]
-    result = check({"MD5": digest, "CurTime": moment, "CheckSum": captured["CheckSum"]}, body, policy=ANY_TIME)
-    if shift == 0:
-        assert isinstance(result, Verified)
-    else:
-        assert_refused(result, Reason.BAD_FORMAT)
+    accepted = []
+    for cut in range(1, 46):
+        digest, moment = joined[:cut], joined[cut:]
+        assert own_sum(digest, moment) == captured["CheckSum"]
+        result = check({"MD5": digest, "CurTime": moment, "CheckSum": captured["CheckSum"]}, body, policy=ANY_TIME)
+        if isinstance(result, Verified):
+            accepted.append(cut)
+        else:
+            assert_refused(result, Reason.BAD_FORMAT)
+    assert accepted == [32]
 
 
 def test_the_extension_of_md5_is_md5():
@@ -352,18 +292,17 @@ def test_the_extension_of_md5_is_md5():
 LENGTH = len(APP_ID + TOKEN) + 32 + 13  # no secret: identifiers and tokens have 32 characters
 
 
-@pytest.mark.parametrize("suffix", [b"", b"9", b"9999999999999", b"0" * 64])
-def test_the_sum_cannot_be_extended_through_curtime(suffix):
+def test_the_sum_cannot_be_extended_through_curtime():
     captured = signed()
-    glue, checksum = extended(captured["CheckSum"], LENGTH, suffix)
-    moment = captured["CurTime"].encode() + glue
-    # the forger's sum is right, and was made without the token
-    assert checksum == md5(f"{APP_ID}{TOKEN}{captured['MD5']}".encode() + moment).hexdigest()
-    pairs = [(b"MD5", captured["MD5"].encode()), (b"CurTime", moment), (b"CheckSum", checksum.encode())]
-    assert_refused(check(pairs, policy=ANY_TIME), Reason.BAD_FORMAT)
-    assert_refused(check(dict(pairs), policy=ANY_TIME), Reason.BAD_FORMAT)
-    texts = {name.decode(): value.decode("latin-1") for name, value in pairs}
-    assert_refused(check(texts, policy=ANY_TIME), Reason.BAD_FORMAT)
+    for suffix in (b"", b"9", b"9999999999999", b"0" * 64):
+        glue, checksum = extended(captured["CheckSum"], LENGTH, suffix)
+        moment = captured["CurTime"].encode() + glue
+        # the forger's sum is right, and was made without the token
+        assert checksum == md5(f"{APP_ID}{TOKEN}{captured['MD5']}".encode() + moment).hexdigest()
+        pairs = [(b"MD5", captured["MD5"].encode()), (b"CurTime", moment), (b"CheckSum", checksum.encode())]
+        texts = {name.decode(): value.decode("latin-1") for name, value in pairs}
+        for headers in (pairs, dict(pairs), texts):
+            assert_refused(check(headers, policy=ANY_TIME), Reason.BAD_FORMAT)
 
 
 def test_the_sum_cannot_be_extended_through_md5_with_a_fresh_curtime_behind():
@@ -379,82 +318,48 @@ def test_the_sum_cannot_be_extended_through_md5_with_a_fresh_curtime_behind():
 # ------------------------------------------------------------------------------------ each header's form
 
 FULL_WIDTH = {ord(digit): 0xFF10 + int(digit) for digit in "0123456789"}
-ODD = {
-    "empty": lambda _: "",
-    "a newline behind": lambda text: text + "\n",
-    "a carriage return behind": lambda text: text + "\r",
-    "a newline before": lambda text: "\n" + text,
-    "a space behind": lambda text: text + " ",
-    "a space before": lambda text: " " + text,
-    "a tab behind": lambda text: text + "\t",
-    "one too few": lambda text: text[1:],
-    "one too many": lambda text: text + "0",
-    "twice": lambda text: text * 2,
-    "a plus": lambda text: "+" + text[1:],
-    "a minus": lambda text: "-" + text[1:],
-    "an underscore": lambda text: text[0] + "_" + text[2:],
-    "a point": lambda text: text[:-1] + ".",
-    "0x": lambda text: "0x" + text[2:],
-    "no hexadecimal digit": lambda text: "g" + text[1:],
-    "NUL": lambda text: text[:-1] + "\0",
-    "NUL behind": lambda text: text + "\0",
-    "half a character": lambda text: text[:-1] + "\ud800",
-    "half a character behind": lambda text: text + "\udfff",
-    "an Arabic-Indic digit": lambda text: "\u0663" + text[1:],
-    "Arabic-Indic digits": lambda text: text.translate(ARABIC) + "\u0660",
-    "a full-width digit": lambda text: "\uff13" + text[1:],
-    "full-width digits": lambda text: text.translate(FULL_WIDTH) + "\uff10",
-    "a superscript": lambda text: "²" + text[1:],
-    "quotes": lambda text: f'"{text}"',
-    "a semicolon behind": lambda text: text + ";",
-    "huge": lambda text: text * 100_000,
-}
+BEFORE = ["\n", " ", "g", "+", "-", "0x", "\u0663", "\uff13", "²"]
+BEHIND = ["\n", "\r", " ", "\t", "0", "\0", "\udfff", ";", "."]
 
 
-@pytest.mark.parametrize("name", ["CheckSum", "MD5", "CurTime"])
-@pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in ODD.items()])
-def test_a_header_of_another_form_is_refused_although_the_sum_is_right(name, make):
-    headers = signed()
-    headers[name] = make(headers[name])
-    if name != "CheckSum":
-        told = (APP_ID + TOKEN + headers["MD5"] + headers["CurTime"]).encode("utf-8", "surrogatepass")
-        headers["CheckSum"] = md5(told).hexdigest()
-    results = [check(headers, policy=ANY_TIME)]
-    raw = {each: value.encode("utf-8", "surrogatepass") for each, value in headers.items()}
-    results += [check(raw, policy=ANY_TIME), check(list(raw.items()), policy=ANY_TIME)]
-    for result in results:
-        assert_refused(result, Reason.BAD_FORMAT)
-        assert name in result.detail
+def in_another_form(text):
+    """Yield what looks like a header's value, and is none."""
+    yield from ("", text[1:], text * 2, text * 100_000, f'"{text}"', text[0] + "_" + text[2:])
+    yield from (text.translate(ARABIC) + "\u0660", text.translate(FULL_WIDTH) + "\uff10")
+    yield from (each + text for each in BEFORE[:2])
+    yield from (each + text[len(each) :] for each in BEFORE[2:])
+    yield from (text + each for each in BEHIND)
+    yield from (text[:-1] + each for each in (".", "\0", "\ud800"))
 
 
-@pytest.mark.parametrize("moment", ["1767323045", "0000000000", "9999999999"])
-def test_seconds_are_told_from_milliseconds(moment):
-    assert_refused(check(triple(digest_of(), moment)), Reason.SECONDS_NOT_MILLISECONDS)
+def test_a_header_of_another_form_is_refused_although_the_sum_is_right():
+    wrong = []
+    for name in signed():
+        for value in in_another_form(signed()[name]):
+            headers = {**signed(), name: value}
+            if name != "CheckSum":
+                told = (APP_ID + TOKEN + headers["MD5"] + headers["CurTime"]).encode("utf-8", "surrogatepass")
+                headers["CheckSum"] = md5(told).hexdigest()
+            raw = {each: text.encode("utf-8", "surrogatepass") for each, text in headers.items()}
+            for shown in (headers, raw, list(raw.items())):
+                result = check(shown, policy=ANY_TIME)
+                if getattr(result, "reason", None) is not Reason.BAD_FORMAT or name not in result.detail:
+                    wrong.append((name, value[:50], result))
+    assert wrong == []
 
 
-@pytest.mark.parametrize(
-    "moment", ["176732304", "17673230455", "176732304500", "17673230450000", "1767323045\n", "176732304\u0665", "-767323045"]
-)
-def test_ten_digits_are_seconds_and_nothing_else_is(moment):
-    assert_refused(check(triple(digest_of(), moment)), Reason.BAD_FORMAT)
+def test_seconds_are_told_from_milliseconds():
+    for moment in ("1767323045", "0000000000", "9999999999"):
+        assert_refused(check(triple(digest_of(), moment)), Reason.SECONDS_NOT_MILLISECONDS)
+    for moment in ("176732304", "17673230455", "176732304500", "17673230450000", "1767323045\n", "176732304\u0665"):
+        assert_refused(check(triple(digest_of(), moment)), Reason.BAD_FORMAT)
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "br", "deflate", "identity, gzip", "gzip, identity", "x", "identity;"])
-@shapes
-def test_a_content_encoding_is_refused(shape, encoding):
-    assert_refused(check(shape({**signed(), "Content-Encoding": encoding})), Reason.UNSUPPORTED_ENCODING)
-
-
-@pytest.mark.parametrize("encoding", ["", "identity", "IDENTITY", " identity "])
-def test_no_content_encoding_in_so_many_words_is_accepted(encoding):
-    assert isinstance(check({**signed(), "content-encoding": encoding}), Verified)
-
-
-def test_of_two_content_encodings_both_count():
-    pairs = [*signed().items(), ("Content-Encoding", "identity")]
-    assert isinstance(check(pairs), Verified)
-    assert_refused(check([*pairs, ("content-encoding", "gzip")]), Reason.UNSUPPORTED_ENCODING)
-    assert_refused(check([("content-encoding", "gzip"), *pairs]), Reason.UNSUPPORTED_ENCODING)
+def test_a_content_encoding_is_refused():
+    for encoding in ("gzip", "GZIP", "br", "deflate", "identity, gzip", "gzip, identity", "x", "identity;"):
+        assert in_any_shape({**signed(), "Content-Encoding": encoding}, Reason.UNSUPPORTED_ENCODING)[0] == {}
+    for encoding in ("", "identity", "IDENTITY", " identity "):
+        assert isinstance(check({**signed(), "content-encoding": encoding}), Verified)
 
 
 # --------------------------------------------------------------------------------------------- the time
@@ -464,22 +369,17 @@ def later(seconds):
     return NOW + timedelta(milliseconds=round(seconds * 1000))
 
 
-@pytest.mark.parametrize("seconds", [0, 0.001, 299.999, 300, -0.001, -59.999, -60])
-def test_inside_the_window_it_is_accepted(seconds):
-    result = check(signed(), now=later(seconds))
-    assert isinstance(result, Verified)
-    assert result.age == seconds
-    assert result.cur_time == int(MILLISECONDS)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "reason"),
-    [(300.001, Reason.STALE), (86_400, Reason.STALE), (-60.001, Reason.FUTURE), (-86_400, Reason.FUTURE)],
-)
-def test_outside_the_window_it_is_refused(seconds, reason):
-    result = check(signed(), now=later(seconds))
-    assert_refused(result, reason)
-    assert f"{abs(seconds):.3f}" in result.detail
+def test_inside_the_window_it_is_accepted_and_outside_refused():
+    for seconds in (0, 0.001, 299.999, 300, -0.001, -59.999, -60):
+        result = check(signed(), now=later(seconds))
+        assert isinstance(result, Verified)
+        assert (result.age, result.cur_time) == (seconds, int(MILLISECONDS))
+    stale, future = Reason.STALE, Reason.FUTURE
+    for seconds, reason in ((300.001, stale), (86_400, stale), (-60.001, future), (-86_400, future)):
+        result = check(signed(), now=later(seconds))
+        assert_refused(result, reason)
+        assert f"{abs(seconds):.3f}" in result.detail
+        assert result.age == seconds
 
 
 def test_the_window_is_the_policys():
@@ -492,12 +392,6 @@ def test_the_window_is_the_policys():
     assert_refused(check(signed(), now=later(1e6), policy=Policy(ahead=None)), Reason.STALE)
     for moment in ("0000000000000", "9999999999999"):
         assert isinstance(check(triple(digest_of(), moment), policy=ANY_TIME), Verified)
-
-
-def test_a_delivery_out_of_time_is_refused_with_its_distance_and_the_limit():
-    assert check(signed(), now=later(301.5)).detail == "it is 301.500 s old, the limit is 300 s"
-    assert check(signed(), now=later(-61.25)).detail == "it is 61.250 s ahead, the limit is 60 s"
-    assert (check(signed(), now=later(301.5)).age, check(signed(), now=later(-61.25)).age) == (301.5, -61.25)
 
 
 def test_a_python_that_has_no_md5_for_security_signs_too(monkeypatch):
@@ -516,20 +410,6 @@ def test_a_python_that_has_no_md5_for_security_signs_too(monkeypatch):
     spec.loader.exec_module(importlib.util.module_from_spec(spec))  # nor is it needed to import the module
 
 
-def test_a_body_may_be_of_a_subclass_of_bytes():
-    class Body(bytes):
-        pass
-
-    assert isinstance(check(signed(BODY), Body(BODY)), Verified)
-    assert_refused(check(signed(BODY), Body(BODY + b" ")), Reason.BODY_MISMATCH)
-
-
-@pytest.mark.parametrize("reason", Reason)
-def test_a_reason_has_the_word_of_its_name(reason):
-    """They stand in logs, metrics and files."""
-    assert reason.value == reason.name.lower()
-
-
 def test_what_is_not_authentic_is_never_called_stale():
     old = later(1e6)
     assert_refused(check(signed(by=credentials(token=OLD_TOKEN)), now=old), Reason.CHECKSUM_MISMATCH)
@@ -537,20 +417,12 @@ def test_what_is_not_authentic_is_never_called_stale():
     assert_refused(check(signed(), now=old), Reason.STALE)
 
 
-@pytest.mark.parametrize("name", ["back", "ahead", "max_body"])
-@pytest.mark.parametrize("value", [0, 0.0, -1, True, False, "1", float("nan"), float("-inf"), (), b""])
-def test_no_number_turns_a_check_off(name, value):
-    with pytest.raises(InvalidRequest, match=name) as caught:
-        Policy(**{name: value})
-    assert caught.value.field == name
-
-
-def test_a_policy_is_frozen_and_by_keyword():
-    assert Policy() == Policy(back=300, ahead=60, max_body=1024 * 1024)
-    with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        Policy().back = None
-    with pytest.raises(TypeError):
-        Policy(1.0)
+def test_no_number_turns_a_check_off():
+    for name in ("back", "ahead", "max_body"):
+        for value in (0, 0.0, -1, True, False, "1", float("nan"), float("inf"), float("-inf"), (), b""):
+            with pytest.raises(InvalidRequest, match=name) as caught:
+                pytest.fail(f"{Policy(**{name: value})}")
+            assert caught.value.field == name
 
 
 class Nowhere(tzinfo):
@@ -563,42 +435,30 @@ class Nowhere(tzinfo):
 NAIVE = [datetime(2026, 1, 2, 3, 4, 5), datetime(2026, 1, 2, 3, 4, 5, tzinfo=Nowhere())]  # noqa: DTZ001  # meant
 
 
-@pytest.mark.parametrize("now", NAIVE, ids=["no zone", "a zone without an offset"])
-def test_a_time_without_a_zone_is_refused(now):
-    for use in (lambda: signed(now=now), lambda: check(signed(), now=now), lambda: check({}, None, now=now)):
-        with pytest.raises(InvalidRequest, match="time zone") as caught:
-            use()
-        assert caught.value.field == "now"
-
-
-@pytest.mark.parametrize(
-    "zone", [CHINA, timezone(timedelta(hours=-12)), timezone(timedelta(hours=5, minutes=45, seconds=3))]
-)
-def test_the_zone_of_now_does_not_matter(zone):
-    assert check(signed(), now=NOW.astimezone(zone)) == check(signed())
-    assert signed(now=NOW.astimezone(zone)) == signed()
+def test_a_time_without_a_zone_is_refused_and_of_others_the_zone_does_not_matter():
+    for now in NAIVE:
+        for use in (partial(signed, now=now), partial(check, signed(), now=now), partial(check, {}, None, now=now)):
+            with pytest.raises(InvalidRequest, match="time zone") as caught:
+                use()
+            assert caught.value.field == "now"
+    for zone in (CHINA, timezone(timedelta(hours=-12)), timezone(timedelta(hours=5, minutes=45, seconds=3))):
+        assert check(signed(), now=NOW.astimezone(zone)) == check(signed())
+        assert signed(now=NOW.astimezone(zone)) == signed()
 
 
 # --------------------------------------------------------------------------------------------- the body
 
 
-@pytest.mark.parametrize(
-    ("limit", "length", "accepted"), [(3, 3, True), (3, 4, False), (1, 0, True), (1, 1, True), (1, 2, False)]
-)
-def test_the_limit_of_the_body_is_the_last_length_accepted(limit, length, accepted):
-    body = b"x" * length
-    result = check(signed(body), body, policy=Policy(max_body=limit))
-    if accepted:
-        assert isinstance(result, Verified)
-    else:
+def test_the_limit_of_the_body_is_the_last_length_accepted():
+    for limit, length in ((3, 3), (1, 0), (1, 1), (1024 * 1024, 1024 * 1024)):
+        body = b"x" * length
+        assert isinstance(check(signed(body), body, policy=Policy(max_body=limit)), Verified)
+    for limit, length in ((3, 4), (1, 2), (1024 * 1024, 1024 * 1024 + 1)):
+        body = b"x" * length
+        result = check(signed(body), body, policy=Policy(max_body=limit))
         assert_refused(result, Reason.TOO_LARGE)
         assert f"{length} bytes, the limit is {limit}" in result.detail
-
-
-def test_the_limit_is_a_mebibyte_unless_told():
-    body = b"x" * (1024 * 1024 + 1)
-    assert isinstance(check(signed(body[1:]), body[1:]), Verified)
-    assert_refused(check(signed(body), body), Reason.TOO_LARGE)
+    assert_refused(check(signed(body), body), Reason.TOO_LARGE)  # the default, of a mebibyte
     assert isinstance(check(signed(body), body, policy=Policy(max_body=None)), Verified)
 
 
@@ -614,20 +474,15 @@ def test_a_body_that_is_too_large_is_not_hashed(monkeypatch):
 NO_BYTES = ["{}", "", {}, {"eventType": "1"}, None, 0, [], (), bytearray(b"{}"), memoryview(b"{}"), object()]
 
 
-@pytest.mark.parametrize("body", NO_BYTES, ids=lambda body: type(body).__name__)
-def test_a_body_that_is_no_bytes_is_refused_with_the_reason(body):
-    result = check(signed(b"{}"), body)
-    assert_refused(result, Reason.BAD_FORMAT)
-    assert "raw bytes" in result.detail
-    assert type(body).__name__ in result.detail
-    assert "a different digest" in result.detail
-    with pytest.raises(CallbackRejected) as caught:
-        raise result.error
-    assert str(caught.value) == caught.value.message == result.detail
-    assert caught.value.reason == "bad_format"
-    with pytest.raises(InvalidRequest, match="raw bytes") as refused:
-        signed(body)
-    assert refused.value.field == "body"
+def test_a_body_that_is_no_bytes_is_refused_with_the_reason():
+    for body in NO_BYTES:
+        result = check(signed(b"{}"), body)
+        assert_refused(result, Reason.BAD_FORMAT)
+        for words in ("raw bytes", type(body).__name__, "a different digest"):
+            assert words in result.detail
+        with pytest.raises(InvalidRequest, match="raw bytes") as refused:
+            signed(body)
+        assert refused.value.field == "body"
 
 
 # ------------------------------------------------------------------------------------- several tokens
@@ -637,23 +492,18 @@ OTHER = credentials(OTHER_APP, OTHER_TOKEN)
 ALL = (CURRENT, OTHER, OLD, OLDER)
 
 
-@pytest.mark.parametrize(
-    ("by", "key", "current", "shown"),
-    [
+def test_the_result_names_the_key():
+    table = [
         (CURRENT, Key(APP_ID, 0), True, APP_ID),
         (OTHER, Key(OTHER_APP, 0), True, OTHER_APP),
         (OLD, Key(APP_ID, 1), False, f"{APP_ID} (older token 1)"),
         (OLDER, Key(APP_ID, 2), False, f"{APP_ID} (older token 2)"),
-    ],
-    ids=["current", "other application", "old", "older"],
-)
-@pytest.mark.parametrize("given", [ALL, list(ALL), Keys(*ALL), "iterator"], ids=lambda given: type(given).__name__)
-def test_the_result_names_the_key(by, key, current, shown, given):
-    result = check(signed(by=by), by=iter(ALL) if given == "iterator" else given)
-    assert isinstance(result, Verified)
-    assert result.key == key
-    assert result.key.current is current
-    assert str(result.key) == shown
+    ]
+    keys = Keys(*ALL)
+    for by, key, current, shown in table:
+        for several in (ALL, list(ALL), keys, iter(ALL)):
+            found = check(signed(by=by), by=several).key
+            assert (found, found.current, str(found)) == (key, current, shown)
 
 
 def test_what_was_signed_with_none_of_them_is_refused():
@@ -663,31 +513,11 @@ def test_what_was_signed_with_none_of_them_is_refused():
     assert_refused(check(signed(by=credentials(APP_ID, OTHER_TOKEN)), by=[CURRENT, OTHER]), Reason.CHECKSUM_MISMATCH)
 
 
-def test_the_same_token_given_twice_is_the_current_one():
-    assert check(signed(), by=[CURRENT, CURRENT]).key == Key(APP_ID, 0)
-
-
 def test_at_least_one_token_is_needed():
     for use in (Keys, lambda: keys_of([]), lambda: check(signed(), by=())):
         with pytest.raises(InvalidRequest, match="at least one") as caught:
             use()
         assert caught.value.field == "credentials"
-
-
-def test_tokens_are_hashed_once():
-    assert keys_of(CURRENT) is keys_of(credentials())
-    assert keys_of([CURRENT, OLD]) is keys_of((CURRENT, OLD))
-    assert keys_of([OLD, CURRENT]) is not keys_of([CURRENT, OLD])
-    assert keys_of(credentials(token=OLD_TOKEN)) is not keys_of(CURRENT)
-    keys = Keys(CURRENT)
-    assert keys_of(keys) is keys
-
-
-def test_keys_are_not_used_up():
-    keys = Keys(*ALL)
-    for _ in range(3):
-        for by in ALL:
-            assert isinstance(check(signed(by=by), by=keys), Verified)
 
 
 # --------------------------------------------------------------------------------- comparing in one time
@@ -715,14 +545,15 @@ MISMATCHES = {
 }
 
 
-@pytest.mark.parametrize(("headers", "body"), MISMATCHES.values(), ids=MISMATCHES)
 @pytest.mark.parametrize("by", [(CURRENT,), (CURRENT, OLD, OTHER), (OLD, OTHER, CURRENT)], ids=["1", "3, first", "3, last"])
-def test_both_comparisons_are_always_made_and_with_all_keys(compared, headers, body, by):
-    verify(headers, body, credentials=by, now=NOW)
-    assert len(compared) == 1 + len(by)
-    assert all(type(one) is type(other) is bytes and len(one) == len(other) == 32 for one, other in compared)
-    assert sum(other == headers["CheckSum"].lower().encode() for _, other in compared) == len(by)
-    assert sum(one == md5(body).hexdigest().encode() for one, _ in compared) == 1
+def test_both_comparisons_are_always_made_and_with_all_keys(compared, by):
+    for headers, body in MISMATCHES.values():
+        compared.clear()
+        verify(headers, body, credentials=by, now=NOW)
+        assert len(compared) == 1 + len(by)
+        assert all(type(one) is type(other) is bytes and len(one) == len(other) == 32 for one, other in compared)
+        assert sum(other == headers["CheckSum"].lower().encode() for _, other in compared) == len(by)
+        assert sum(one == md5(body).hexdigest().encode() for one, _ in compared) == 1
 
 
 REASONS = {
@@ -742,18 +573,13 @@ REASONS = {
 def test_every_reason_is_reached():
     for reason, refuse in REASONS.items():
         assert_refused(refuse(), reason)
+        assert reason.value == reason.name.lower()  # it stands in logs, metrics and files
     body = b'{"fromAccount":"%b#1001"}' % OTHER_APP.encode()
     assert delivery_of(body, app_id=APP_ID, received=NOW).problem.startswith(f"{Reason.APP_MISMATCH.value}:")
     assert {*REASONS, Reason.APP_MISMATCH} == set(Reason)
 
 
 # ------------------------------------------------------------------------------------ no token anywhere
-
-
-def results():
-    yield from (pytest.param(refuse, id=reason) for reason, refuse in REASONS.items())
-    yield pytest.param(lambda: check(signed()), id="verified")
-    yield pytest.param(lambda: check(signed(by=OLD), by=ALL), id="verified by an old token")
 
 
 def assert_no_token(shown):
@@ -763,45 +589,18 @@ def assert_no_token(shown):
         assert token.upper().encode() not in shown
 
 
-@pytest.mark.parametrize("make", list(results()))
-def test_results_are_values_and_show_no_token(make, caplog):
-    result = make()
-    assert result == make()
-    assert hash(result) == hash(make())
-    with caplog.at_level(logging.DEBUG):
-        logging.getLogger("app").info("%s %r", result, result)
-    for shown in (repr(result), str(result), f"{result}", caplog.text, repr(attrs.asdict(result)), repr(Keys(*ALL))):
-        assert_no_token(shown)
-    assert copy.copy(result) == copy.deepcopy(result) == result
-    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
-        pickled = pickle.dumps(result, protocol)
-        assert_no_token(pickled)
-        assert pickle.loads(pickled) == result
-    with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        result.detail = ""
-
-
-@pytest.mark.parametrize("make", [pytest.param(refuse, id=reason) for reason, refuse in REASONS.items()])
-def test_the_exception_of_a_refusal_says_the_same_and_shows_no_token(make):
-    result = make()
-    with pytest.raises(CallbackRejected) as caught:
-        raise result.error
-    error = caught.value
-    assert str(error) == result.detail
-    assert error.reason == result.reason
-    assert_no_token(repr(error) + str(vars(error)))
-    assert_no_token("".join(traceback.TracebackException.from_exception(error, capture_locals=True).format()))
-    again = pickle.loads(pickle.dumps(error))
-    assert type(again) is CallbackRejected
-    assert (str(again), again.reason, again.body) == (str(error), error.reason, b"")
-
-
-def test_keys_are_not_pickled_and_show_no_token():
-    keys = Keys(*ALL)
-    assert repr(keys) == f"Keys({APP_ID}, {OTHER_APP}, {APP_ID} (older token 1), {APP_ID} (older token 2))"
-    assert_no_token(repr(vars(keys)))
-    with pytest.raises(TypeError):
-        pickle.dumps(keys)
+def test_results_are_values_and_show_no_token(caplog):
+    verified = [lambda: check(signed()), lambda: check(signed(by=OLD), by=ALL)]
+    for make in (*REASONS.values(), *verified):
+        result = make()
+        assert result == make() == copy.copy(result) == copy.deepcopy(result) == pickle.loads(pickle.dumps(result))
+        assert hash(result) == hash(make())
+        with caplog.at_level(logging.DEBUG):
+            logging.getLogger("app").info("%s %r", result, result)
+        for shown in (repr(result), str(result), caplog.text, repr(attrs.asdict(result)), pickle.dumps(result)):
+            assert_no_token(shown)
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            result.detail = ""
 
 
 def broken_md5(data=b"", *, usedforsecurity=True):
@@ -835,37 +634,3 @@ def test_a_traceback_with_its_locals_shows_no_token(monkeypatch, name, use):
     assert inside
     assert_no_token("".join(str(frame.locals) for frame in inside))
     assert_no_token(str(caught.value))
-
-
-# ------------------------------------------------------------------------------------ where MD5 is forbidden
-
-FORBIDDING = f"""
-import hashlib
-real = hashlib.md5
-def md5(data=b"", *, usedforsecurity=True):
-    if usedforsecurity:
-        raise ValueError("[digital envelope routines] unsupported")
-    return real(data, usedforsecurity=False)
-hashlib.md5 = md5
-def new(*_, **__):
-    raise ValueError("not by name")
-hashlib.new = new
-from datetime import UTC, datetime
-from rbim import Credentials
-from rbim.callbacks.signature import Keys, sign, verify
-mine, old = Credentials(app_id="{APP_ID}", app_token="{TOKEN}"), Credentials(app_id="{APP_ID}", app_token="{OLD_TOKEN}")
-now = datetime(2026, 1, 2, tzinfo=UTC)
-for by in (mine, old):
-    print(verify(sign(b"{{}}", credentials=by, now=now), b"{{}}", credentials=Keys(mine, old), now=now))
-print(verify(sign(b"{{}}", credentials=old, now=now), b"", credentials=mine, now=now).reason)
-"""
-
-
-def test_md5_says_each_time_that_it_is_not_for_security():
-    """Where policy forbids MD5, this is what makes it available for what the platform made of it."""
-    done = subprocess.run([sys.executable, "-c", FORBIDDING], capture_output=True, text=True, check=False)
-    assert done.stderr == ""
-    first, second, third = done.stdout.splitlines()
-    assert first.startswith("Verified(")
-    assert "index=1" in second
-    assert third == "checksum_mismatch"

@@ -1,28 +1,31 @@
 """Commands take every field of the dialect: those that talk to the platform, run jobs, emulate it or receive from it."""
 
+import json
+import re
+
 import pytest
 
 from helpers.dialects import FIELDS, other
+from helpers.tables import each_row
 from rbim import Dialect
+from rbim.choices import spelled
 from rbim.cli import Exit, run
-from rbim.dialect_text import dialect_fields
+from rbim.emulator import Rules
 from rbim.errors import InvalidRequest
 
 ALL = {name: other(name) for name in FIELDS}
-TEXTS = {name: field.spell(field.write(ALL[name])) for name, field in dialect_fields().items()}
+TEXTS = [f"{name}={spelled(document)}" for name, document in Dialect(**ALL).to_document().items()]
 
 
-@pytest.fixture(params=["flags", "variables", "both"])
-def flags(request, bare_environment, tmp_path):
-    """Choose every field: half of them by a flag and half by a variable, or all in one way. Return the flags."""
+@pytest.fixture
+def flags(bare_environment, tmp_path):
+    """Choose every field, half of them by a flag and half by a variable; return the flags."""
     bare_environment.setenv("XDG_CONFIG_HOME", str(tmp_path))
     bare_environment.chdir(tmp_path)
     for name, text in {"BASE_URL": "http://127.0.0.1:1", "APP_ID": "a", "APP_TOKEN": "b", "USER_NAME": "c"}.items():
         bare_environment.setenv(f"RBIM_{name}", text)
-    by_flag = {"flags": FIELDS, "variables": [], "both": FIELDS[::2]}[request.param]
-    for name in set(FIELDS) - set(by_flag):
-        bare_environment.setenv(f"RBIM_{name.upper()}", TEXTS[name])
-    return [token for name in by_flag for token in (f"--{name.replace('_', '-')}", TEXTS[name])]
+    bare_environment.setenv("RBIM_DIALECT", ",".join(TEXTS[::2]))
+    return [token for text in TEXTS[1::2] for token in ("--dialect", text)]
 
 
 @pytest.fixture
@@ -82,3 +85,46 @@ def test_a_command_takes_every_field(flags, made, command, tmp_path, capsys):
 
     assert [*dialects_of(made)] == [Dialect(**ALL)], capsys.readouterr().err
     assert code != Exit.DONE  # it was ended
+
+
+def test_the_list_has_every_field_and_every_rule(capsys):
+    assert run(["dialect"]) == Exit.DONE
+    page = capsys.readouterr().out
+    assert run(["dialect", "--json"]) == Exit.DONE
+    rows = json.loads(capsys.readouterr().out)
+    names = [gap.name for kind in (Dialect, Rules) for gap in kind.gaps()]
+    assert [row["field"] for row in rows] == re.findall(r"^  (\w+)$", page, re.MULTILINE) == names
+    for row in rows:
+        default = row["default"]
+        kind = Rules if row["part"] == "Rules of the emulator" else Dialect
+        assert kind.from_document({row["field"]: default}) == kind(), row["field"]
+
+
+def test_one_field_is_shown_with_all_of_its_default(capsys):
+    assert run(["dialect", "already_so", "notifications"]) == Exit.DONE
+    page = capsys.readouterr().out
+    assert 'InviteJoinGroup=["590017"]' in page
+    assert "Interface description: Errors. Evidence grade: G" in page
+    assert "apply=TEAM_APPLY" in page
+    assert run(["dialect", "memberz_shape"]) == Exit.USAGE
+    assert "did you mean members_shape?" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("bare_environment")
+def test_the_emulators_command_takes_rules(made):
+    rules = ["invited_member_fails=true", 'notifications={"apply": "none"}', "resend_after=1,2"]
+    run(["emulator", *(token for text in rules for token in ("--rule", text))])
+    (emulator,) = made
+    assert emulator.rules == Rules(
+        invited_member_fails=True,
+        notifications={name: text for name, text in Rules().notifications.items() if name != "apply"},
+        resend_after=(1, 2),
+    )
+
+
+@pytest.mark.usefixtures("bare_environment")
+@each_row("wrong, says", [("colour=red", "unknown key"), ("resend_after=soon", "a number"), ("x", "KEY=VALUE")])
+def test_a_wrong_rule_is_one_line(made, wrong, says, capsys):
+    assert run(["emulator", "--rule", wrong]) == Exit.USAGE
+    err = capsys.readouterr().err
+    assert (err.startswith("rbim: --rule: "), says in err, made) == (True, True, [])

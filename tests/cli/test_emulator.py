@@ -1,6 +1,5 @@
 """``rbim emulator`` as a process: what it prints, how it stops, what it refuses, and its page in the docs."""
 
-import hashlib
 import io
 import json
 import os
@@ -18,13 +17,10 @@ import pytest
 
 from helpers.pages import blocks_of, run_program
 from helpers.paths import DOCS
-from helpers.projects import write_project
 from rbim.cli import Exit, run
-from rbim.cli.exit_codes import JobExit
 from rbim.emulator import Emulator
 from rbim.emulator.faults.requests import KINDS, faults_from
 from rbim.emulator.server.commands import ABOUT
-from rbim.testing.conformance.server import RawServer, reply
 
 PAGE = (DOCS / "emulator.md").read_text(encoding="utf-8")
 COMMAND = [sys.executable, "-X", "utf8", "-c", "from rbim.cli import main; main()", "emulator"]
@@ -112,6 +108,7 @@ def refused(capsys, monkeypatch):
     return refused
 
 
+@pytest.mark.ci
 def test_a_shell_uses_what_it_prints_and_a_signal_ends_it(tmp_path):
     state = tmp_path / "state.json"
     with running("--state", str(state)) as emulator:
@@ -162,27 +159,6 @@ def test_it_runs_in_this_process_as_well(tmp_path, monkeypatch, capsys, host):
     assert ("warning" in capsys.readouterr().err) == (host == "0.0.0.0")
 
 
-def test_a_second_signal_does_not_cost_the_state(tmp_path):
-    state = tmp_path / "state.json"
-    with running("--state", str(state)) as emulator:
-        emulator.stop(signal.SIGTERM, signal.SIGTERM, signal.SIGINT)
-    assert json.loads(state.read_text(encoding="utf-8"))["version"] == 1
-
-
-def test_credentials_come_from_the_environment_and_are_not_shown(tmp_path):
-    token = tmp_path / "token"
-    token.write_text("a-token\n")
-    token.chmod(0o600)
-    environment = {"RBIM_APP_ID": "an-app", "RBIM_APP_TOKEN_FILE": str(token)}
-    with running(lines=5, **environment) as emulator:
-        assert list(emulator.exports) == ["RBIM_BASE_URL", "RBIM_EMULATOR_URL"]  # or the next command asks the platform
-        emulator.exports |= {"RBIM_APP_ID": "an-app", "RBIM_APP_TOKEN": "a-token"}
-        assert json.loads(emulator.shell(blocks("sh")[0]))["statusCode"] == "000000"
-        code, out, err = emulator.stop()
-    assert (code, out, err) == (0, "", "")
-    assert not any("a-token" in line for line in emulator.lines)
-
-
 @pytest.mark.parametrize(
     ("environment", "missing"),
     [
@@ -200,6 +176,7 @@ def test_half_of_the_credentials_is_none(refused, monkeypatch, environment, miss
     assert "a-token" not in err
 
 
+@pytest.mark.ci
 def test_a_fault_plan_is_carried_out(tmp_path):
     plan = tmp_path / "faults.json"
     plan.write_text(json.dumps([{"effect": {"kind": "status", "status": 503}, "probability": 0.5}]))
@@ -244,17 +221,6 @@ def test_a_wrong_state_is_one_line_and_exit_code_2(refused, tmp_path):
     assert (code, err) == (Exit.USAGE, f"rbim: {tmp_path}/nowhere/state.json: its directory does not exist\n")
 
 
-def test_a_state_that_cannot_be_written_is_said(tmp_path):
-    directory = tmp_path / "gone"
-    directory.mkdir()
-    with running("--state", str(directory / "state.json")) as emulator:
-        directory.rmdir()
-        code, _, err = emulator.stop()
-    assert (code, err.count("\n")) == (Exit.USAGE, 1)
-    assert "cannot write the state to " in err
-    assert "No such file or directory" in err
-
-
 def test_a_taken_port_and_an_impossible_one(refused):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -272,138 +238,7 @@ def test_a_taken_port_and_an_impossible_one(refused):
     assert (code, err.count("\n")) == (Exit.USAGE, 1)
 
 
-def test_bound_to_more_than_the_loopback_it_warns():
-    with running("--host", "0.0.0.0") as emulator:
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+", emulator.url)
-        code, _, err = emulator.stop()
-    assert code == 0
-    assert (
-        err == "rbim: warning: everyone who can reach 0.0.0.0 can read and change the emulator, and make it send requests\n"
-    )
-
-
 PLANTED = {"RBIM_APP_ID": "an-app", "RBIM_APP_TOKEN": "planted-token"}
-
-
-def configured(how, folder):
-    """Return the environment of an emulator whose token is configured so."""
-    token = folder / "token"
-    token.write_text("planted-token\n")
-    token.chmod(0o600)
-    if how == "environment":
-        return PLANTED
-    if how == "file":
-        return {"RBIM_APP_ID": "an-app", "RBIM_APP_TOKEN_FILE": str(token)}
-    (folder / "rbim").mkdir()
-    lines = [
-        'profile = "own"',
-        "[profiles.own]",
-        'base_url = "http://127.0.0.1:9"',
-        'app_id = "an-app"',
-        f'token_file = "{token}"',
-        "",
-    ]
-    (folder / "rbim" / "rbim.toml").write_text("\n".join(lines))
-    return {"XDG_CONFIG_HOME": str(folder)}
-
-
-def copied_to(emulator, receiver):
-    """Set a target of copies and send a message; return the HTTP status and the answer."""
-    try:
-        answer = emulator.control("PUT", "copy", {"url": receiver.url()})
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)["error"]
-    finally:
-        emulator.control("POST", "say", {"sender": "1001", "to": "1002", "text": "x"})
-    return 200, answer
-
-
-@pytest.mark.parametrize("how", ["environment", "file", "user's file"])
-def test_a_configured_token_signs_copies_only_with_the_flag(tmp_path, how):
-    with RawServer(reply()) as receiver:
-        with running(lines=5, **configured(how, tmp_path)) as emulator:
-            status, reason = copied_to(emulator, receiver)
-            assert emulator.control("GET", "deliveries") == []
-            assert (emulator.control("GET", "copy"), emulator.stop()[::2]) == (None, (0, ""))
-        assert (status, receiver.requests) == (409, [])
-        assert "start rbim emulator with --sign-copies" in reason
-
-    with RawServer(reply()) as receiver:
-        (tmp_path / "again").mkdir()
-        with running("--sign-copies", lines=5, **configured(how, tmp_path / "again")) as emulator:
-            assert copied_to(emulator, receiver)[0] == 200
-            while not emulator.control("GET", "deliveries"):
-                pass
-            code, _, err = emulator.stop()
-    (copy,) = receiver.requests
-    names = {name.lower(): value for name, value in copy.headers}
-    signature = hashlib.md5(f"an-appplanted-token{names['md5']}{names['curtime']}".encode()).hexdigest().upper()
-    assert names["checksum"] == signature
-    signed = "message copies are signed with the configured RBIM_APP_TOKEN"
-    assert (code, err) == (0, f"rbim: warning: {signed}, for everyone who can reach the emulator\n")
-
-
-def test_new_credentials_sign_copies_to_this_machine_without_a_flag():
-    with RawServer(reply()) as receiver, running() as emulator:
-        assert copied_to(emulator, receiver)[0] == 200
-        while not emulator.control("GET", "deliveries"):
-            pass
-        with pytest.raises(urllib.error.HTTPError) as refusal:
-            emulator.control("PUT", "copy", {"url": "http://192.0.2.7/"})
-        with refusal.value as error:
-            assert (error.code, "start rbim emulator with --remote-copies" in json.load(error)["error"]) == (409, True)
-        assert emulator.control("GET", "copy")["url"] == receiver.url()
-        assert emulator.stop() == (0, "", "")
-    assert len(receiver.requests) == 1
-    with running("--remote-copies") as emulator:
-        assert emulator.control("PUT", "copy", {"url": "http://192.0.2.7/"})["url"] == "http://192.0.2.7/"
-
-
-def test_names_are_allowed_by_a_flag(refused):
-    def status_of(emulator, host):
-        request = urllib.request.Request(f"{emulator.url}/_emulator/", headers={"Host": host})
-        try:
-            with OPENER.open(request, timeout=PATIENCE) as answer:
-                return answer.status
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code
-
-    with running("--allowed-host", "emulator.test", "--allowed-host", "Box") as emulator:
-        hosts = ("emulator.test:8883", "box", "localhost", "other.test", "127.0.0.1.emulator.test")
-        assert [status_of(emulator, host) for host in hosts] == [200, 200, 200, 403, 403]
-    with running() as emulator:
-        assert status_of(emulator, "emulator.test") == 403
-    why = "invalid host 'http://box': give a name or an address, without scheme and port, such as emulator.test"
-    assert refused("--allowed-host", "http://box") == (Exit.USAGE, f"rbim: --allowed-host: {why}\n")
-
-
-def test_a_client_that_uses_another_name_is_not_told_to_compare_its_token(monkeypatch, capsys):
-    with running() as emulator:
-        monkeypatch.setenv("RBIM_BASE_URL", emulator.url.replace("127.0.0.1", "0.0.0.0"))
-        monkeypatch.setenv("RBIM_APP_ID", "app")
-        monkeypatch.setenv("RBIM_APP_TOKEN", "token")
-        assert run(["groups", "search", "--name", "x"]) == Exit.REFUSED
-    err = capsys.readouterr().err
-    assert "is not a name of this server" in err
-    assert "Compare RBIM_APP_ID" not in err
-
-
-def test_an_outage_of_an_emulated_clock_does_not_lock_out_the_control_interface():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with running("--emulated-clock", "--control-port", str(port)) as emulator:
-        control = f"http://127.0.0.1:{port}/_emulator/"
-        assert emulator.lines[2].endswith(f", also during an outage: {control}")
-        assert emulator.control("POST", "outage", {"seconds": 3600}) == {"seconds": 3600.0, "control": control}
-        with pytest.raises(urllib.error.URLError, match="refused"):
-            emulator.status()
-        assert emulator.ask(f"{control}clock", "GET")["monotonic"] == 0.0
-        assert emulator.ask(f"{control}clock/advance", "POST", {"hours": 1})["monotonic"] == 3600.0
-        assert emulator.status() == 200
-        assert emulator.control("GET", "")["control"] == control
-        assert emulator.stop() == (0, "", "")
 
 
 def test_the_emulators_of_tests_and_of_the_demonstration_never_use_a_configured_token(bare_environment, request):
@@ -439,6 +274,7 @@ def test_the_help_says_what_it_is_not(capsys):
     assert "not the service" in text
 
 
+@pytest.mark.ci
 def test_what_the_page_shows_is_what_happens():
     with running("--emulated-clock") as emulator:
         shown = [line for line in blocks("console")[0].splitlines() if not line.startswith("$")]
@@ -478,6 +314,7 @@ def test_the_pages_fault_plan_is_one_and_its_table_has_every_kind():
         assert told == [name for name in KINDS[kind].__annotations__ if not name.startswith("_")]
 
 
+@pytest.mark.ci
 def test_the_pages_program_runs(tmp_path):
     (program,) = blocks("python")
     assert re.fullmatch(r"1 http://127\.0\.0\.1:\d+\n", run_program(program, tmp_path))
@@ -489,29 +326,21 @@ OTHER = {"api_version": "2016-08-15", "members_shape": "nested"}
 RBIM = COMMAND[:-1]
 
 
-@pytest.fixture(scope="module")
-def other_platform():
-    """An emulator of another version and shape, which takes nothing else."""
-    chosen = [token for name, text in OTHER.items() for token in (f"--{name.replace('_', '-')}", text)]
-    with running(*chosen, "--api-versions", "2014-06-30", "--other-forms-refused", "true", lines=9) as emulator:
-        yield emulator
-
-
 def chosen_by(how, emulator, folder):
     """Return the environment and the flags of a client that uses the emulator's address and chooses the dialect so."""
     address = {
         name: value for name, value in emulator.exports.items() if name in {"RBIM_BASE_URL", "RBIM_APP_ID", "RBIM_APP_TOKEN"}
     }
     if how == "environment":
-        return {**address, "RBIM_API_VERSION": "2016-08-15", "RBIM_MEMBERS_SHAPE": "nested"}, []
+        return {**address, "RBIM_DIALECT": "api_version=2016-08-15,members_shape=nested"}, []
     if how == "profile":
         lines = [f'{name} = "{text}"' for name, text in OTHER.items()]
-        write_project(folder / "rbim.toml", "\n".join(["[profiles.other.dialect]", *lines]))
-        return address, ["--profile", "other"]
+        (folder / "rbim.toml").write_text("\n".join(["[profiles.other.dialect]", *lines]))
+        return address, ["--config", "rbim.toml", "--profile", "other"]
     return address, {
-        "flag": ["--api-version", "2016-08-15", "--members-shape=nested"],
-        "shape only": ["--members-shape", "nested"],
-        "version only": ["--api-version", "2016-08-15"],
+        "flag": ["--dialect", "api_version=2016-08-15", "--dialect=members_shape=nested"],
+        "shape only": ["--dialect", "members_shape=nested"],
+        "version only": ["--dialect", "api_version=2016-08-15"],
     }.get(how, [])
 
 
@@ -537,122 +366,3 @@ def invited(emulator, folder, how):
     (folder / "rows.csv").write_text(f"group,account\n{group},1001\n", encoding="utf-8")
     emulator.control("DELETE", "requests")
     return group, *rbim(folder, environment, *flags, "invite", "rows.csv", "--quiet", "--json")
-
-
-@pytest.mark.parametrize("how", ["environment", "profile", "flag"])
-def test_a_client_chooses_the_dialect_of_its_platform(other_platform, tmp_path, how):
-    group, code, out, err = invited(other_platform, tmp_path, how)
-
-    assert (code, err) == (Exit.DONE, "")
-    report = json.loads(out)
-    assert (report["accounts"]["invited"], report["job"]["dialect"]) == (1, OTHER)
-    (request,) = other_platform.control("GET", "requests")
-    assert request["path"].startswith("/2016-08-15/Application/")
-    groups = {each["group_id"]: each for each in other_platform.control("GET", "state")["groups"]}
-    assert "1001" in json.dumps(groups[group])
-
-
-@pytest.mark.parametrize(
-    ("how", "reason"),
-    [
-        ("nothing", "the path has the version 2013-12-26, this platform takes 2016-08-15 and 2014-06-30"),
-        ("shape only", "the path has the version 2013-12-26, this platform takes 2016-08-15 and 2014-06-30"),
-        ("version only", "members: this platform takes the nested shape"),
-    ],
-)
-def test_a_client_of_another_dialect_is_refused_with_the_difference(other_platform, tmp_path, how, reason):
-    _, code, out, _ = invited(other_platform, tmp_path, how)
-
-    report = json.loads(out)
-    assert (code, report["accounts"]["failed"], report["accounts"]["invited"]) == (JobExit.INCOMPLETE, 1, 0)
-    assert reason in report["reasons"][0]["text"]
-
-
-def test_a_job_is_resumed_in_its_own_dialect_only(other_platform, tmp_path):
-    _, code, _, _ = invited(other_platform, tmp_path, "flag")
-    assert code == Exit.DONE
-    address, flags = chosen_by("flag", other_platform, tmp_path)
-    journal = str(tmp_path / "rows.csv.invite.journal")
-
-    refusal = (
-        f"rbim: {journal}: the job was begun with another dialect: api_version is 2016-08-15 in the journal and 2013-12-26 "
-        "here; members_shape is nested in the journal and plain here. Use the dialect of the journal, or begin another job "
-        "with another journal\n"
-        "To use the dialect of the journal: --api-version 2016-08-15 --members-shape nested\n"
-    )
-    for command in (["job", "resume", journal], ["job", "retry", journal], ["invite", "rows.csv"]):
-        assert rbim(tmp_path, address, *command, "--quiet") == (JobExit.USAGE, "", refusal)
-    code, out, err = rbim(tmp_path, address, "job", "resume", journal, "--quiet", *flags)
-    assert (code, err) == (Exit.DONE, "")
-    assert "dialect: api_version 2016-08-15, members_shape nested" in out
-
-
-def test_what_it_prints_gives_a_client_its_dialect(other_platform):
-    assert list(other_platform.exports) == [
-        "RBIM_BASE_URL",
-        "RBIM_APP_ID",
-        "RBIM_APP_TOKEN",
-        "RBIM_API_VERSION",
-        "RBIM_MEMBERS_SHAPE",
-        "RBIM_EMULATOR_URL",
-    ]
-    shown = [line for line in blocks("console")[-1].splitlines() if line.startswith("export ")]
-    assert other_platform.lines[-3:-1] == shown
-
-
-STATUS = """\
-import asyncio
-from rbim import AsyncClient, GroupType, Permission, RbimError
-
-async def main():
-    async with AsyncClient.from_env() as client:
-        group = await client.groups.create(name="a", type=GroupType.VIP, permission=Permission.PRIVATE, user_name="boss")
-        await client.groups.invite(group_id=group.group_id, members=["1001"], user_name="boss")
-        try:
-            await client.groups.modify(group_id=group.group_id, name="b", permission=None, user_name="1001")
-        except RbimError as error:
-            print(type(error).__name__, error.status, error.code, error.platform_message)
-
-asyncio.run(main())
-"""
-
-DEPENDS = "the effect of this request is not described: it depends on"
-
-
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        ([], ""),
-        (["--check-roles"], "ApiError 200 900403 1001 may not do this to g80000049837291"),
-        (["--check-roles", "--allowed-roles", "ModifyGroup=member"], ""),
-        (
-            ["--strict-dialect"],
-            f"ApiError 500 900500 {DEPENDS} Dialect.modify_resets_permission",
-        ),
-    ],
-)
-def test_it_checks_roles_and_is_strict_where_it_is_asked_to(flags, says):
-    with running(*flags) as emulator:
-        done = subprocess.run(
-            [sys.executable, "-c", STATUS],
-            env=CLEAN | {"no_proxy": "*"} | emulator.exports,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=PATIENCE,
-            check=False,
-        )
-    assert (done.stdout.strip(), done.stderr, done.returncode) == (says, "", 0)
-
-
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (["--members-shape", "round"], "rbim: --members-shape: plain or nested is needed, not 'round'\n"),
-        (["--api-version"], "rbim: --api-version needs a value: TEXT\n"),
-        (["--bare-task-path", "yes", "--bare-task-path", "no"], "rbim: --bare-task-path is given twice\n"),
-    ],
-)
-def test_a_wrong_choice_of_the_dialect_is_said(refused, flags, says):
-    code, err = refused(*flags)
-    assert code == Exit.USAGE
-    assert err.startswith(says)

@@ -51,6 +51,18 @@ def failed(capsys):
     return call
 
 
+def test_a_page_of_something_in_between_says_where_to_look(environment, failed):
+    with RawServer(reply(b"<html>no route</html>", "404 Not Found", "Server: nginx")) as server:
+        environment.setenv("RBIM_BASE_URL", server.url())
+        code, error, _ = failed(*CREATE)
+    assert (code, error["class"], error["outcome"]) == (Exit.REFUSED, "IntermediaryError", "refused")
+    assert (error["status"], error["docs"]) == (404, "docs/errors.md#intermediaryerror")
+    assert (
+        error["hint"]
+        == "Nothing was done: check the base URL and the proxy; `rbim doctor` shows the way that requests take."
+    )
+
+
 def test_a_refusal_has_its_class_code_status_and_place_in_the_documentation(environment, failed):
     with RawServer(reply('{"statusCode":"112345","statusMsg":"群组 不允许"}'.encode())) as server:
         environment.setenv("RBIM_BASE_URL", server.url())
@@ -65,7 +77,7 @@ def test_a_refusal_has_its_class_code_status_and_place_in_the_documentation(envi
 @pytest.mark.parametrize(
     ("fault", "code", "kind", "outcome", "status"),
     [
-        (Status(503), Exit.UNKNOWN, "ProtocolError", "unknown", 503),
+        (Status(503), Exit.UNKNOWN, "IntermediaryError", "unknown", 503),
         (Status(429, retry_after=600), Exit.REFUSED, "Throttled", "refused", 429),
     ],
 )
@@ -76,41 +88,11 @@ def test_the_outcome_is_that_of_the_call(fault, code, kind, outcome, status, pla
     assert (error["hint"] or "") in err
 
 
-def test_a_platform_that_cannot_be_reached(environment, failed):
-    assert environment
-    code, error, _ = failed("groups", "detail", "g1")
-    assert (code, error["class"], error["outcome"]) == (Exit.NOT_SENT, "NotSent", "not sent")
-    assert "may be repeated" in error["hint"]
-
-
-@pytest.mark.parametrize(
-    ("tokens", "said"),
-    [
-        (("groups", "detial", "g1"), 'Unknown command "detial". Did you mean "detail"?'),
-        (("groups", "detail"), "parameter --group-id requires an argument"),
-        (("groups", "detail", "g1", "--profile", "none"), "there is no profile 'none'"),
-        (("groups", "detail", "g1", "--transport"), "--transport needs a value"),
-        (("--base-url", "x", "groups", "detail", "g1"), "--base-url"),
-        (("nosuch",), 'Unknown command "nosuch"'),
-        (("invite", "nosuch.csv"), "nosuch.csv"),
-        (("callback", "letters", "list", "nosuch.db"), "nosuch.db"),
-    ],
-)
-def test_wrong_usage_is_a_document_whatever_finds_it(tokens, said, environment, failed):
-    assert environment
-    code, error, _ = failed(*tokens)
-    assert (code, error["class"], error["outcome"]) == (Exit.USAGE, "InvalidRequest", "not sent")
-    assert said in error["message"]
-
-
-def test_a_module_that_cannot_be_imported(environment, failed):
-    environment.setenv("RBIM_IMPORT", "no_such_module")
-    assert failed("operations")[1]["message"].startswith("cannot import no_such_module")
-
-
 def test_a_warning_before_the_error_is_not_the_error(environment, failed, tmp_path):
-    (tmp_path / "rbim.toml").write_text('[profiles.p]\nbase_url = "http://x"\n', encoding="utf-8")
-    environment.setenv("RBIM_PROFILE", "p")
+    (tmp_path / "token").write_text("a-token", encoding="utf-8")
+    (tmp_path / "token").chmod(0o644)
+    environment.delenv("RBIM_APP_TOKEN")
+    environment.setenv("RBIM_APP_TOKEN_FILE", str(tmp_path / "token"))
     environment.delenv("RBIM_BASE_URL")
     code, error, err = failed("groups", "detail", "g1")
     assert (code, err.startswith("rbim: warning: ")) == (Exit.USAGE, True)
@@ -152,25 +134,12 @@ def test_a_document_of_the_command_takes_the_errors_place(platform, capsys, envi
         environment.setenv("RBIM_BASE_URL", server.url())
         assert run(["groups", "invite", "g1", "--members", "a", "b", "--json"]) == Exit.UNKNOWN
         assert json.loads(capsys.readouterr().out)["unknown"] == ["a", "b"]
+        assert run(["groups", "remove", "g1", "--members", "a", "--yes", "--json"]) == Exit.UNKNOWN
+        printed = capsys.readouterr()
+        assert json.loads(printed.out) == {"extra": {"fails": "some"}}
+        assert "unknown: the answer has the success code, and fails" in printed.err
         assert run(["callback", "send", "--to", "1", "--sender", "2", "--json", "--url", server.url("http")]) == Exit.DONE
         assert json.loads(capsys.readouterr().out)["status"] == 200
-
-
-def test_one_object_per_line_ends_with_that_of_the_error(environment, capsys):
-    assert environment
-    with RawServer(reply(b"", "403 Forbidden")) as server:
-        words = ["callback", "send", "--to", "1", "--sender", "2", "--json", "--url"]
-        assert run([*words, server.url()]) == Exit.REFUSED
-        assert json.loads(capsys.readouterr().out)["status"] == 403
-    assert run([*words, "http://127.0.0.1:1/"]) == Exit.NOT_SENT
-    error = json.loads(capsys.readouterr().out)["error"]
-    assert (error["class"], error["outcome"]) == ("NotSent", "not sent")
-
-
-def test_without_json_standard_output_stays_empty(environment, capsys):
-    assert environment
-    assert run(["groups", "detail", "g1"]) == Exit.NOT_SENT
-    assert capsys.readouterr().out == ""
 
 
 def test_the_module_is_the_command():

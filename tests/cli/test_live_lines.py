@@ -1,19 +1,10 @@
-"""The lines of ``rbim emulator``: what each has, how it fits a terminal, and that no reader of them holds up an answer."""
+"""The lines of ``rbim emulator``: what each has, how it fits a terminal, and how many there are in a second."""
 
 from __future__ import annotations
 
-import asyncio
-import fcntl
 import io
-import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 from contextlib import suppress
 from datetime import UTC, datetime
 from queue import SimpleQueue
@@ -27,14 +18,13 @@ from rbim.cli.live_lines import LINES, WAITING, LiveLines, live_lines
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.asgi import RECORD
 from rbim.emulator.copies.log import DeliveryAttempt
-from rbim.emulator.faults.requests import CutShort, Fault, Latency, ResetAfter, Status
+from rbim.emulator.faults.requests import CutShort, Fault, ResetAfter, Status
 from rbim.emulator.server.guarded import OUTCOME
 from rbim.emulator.server.server import serve
 from rbim.operations import SearchPublicGroups
 
 CODES = re.compile(r"\x1b\[[0-9;]*m")
 NOON = datetime(2026, 1, 2, 12, 0, 0, 250_000, tzinfo=UTC)
-PATIENCE = 60
 ATTEMPT = DeliveryAttempt(
     at=0.0,
     took=0.012,
@@ -153,18 +143,6 @@ async def test_more_than_so_many_lines_a_second_are_one_line_with_their_number()
     assert len(shown.take()) == 1
 
 
-async def test_the_number_is_told_without_a_further_request(monkeypatch):
-    shown = Shown()
-    delays = []
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(loop, "call_later", lambda delay, call: delays.append((delay, call)))
-    for _ in range(LINES):
-        shown.lines.request(shown.scope(), 0.001)
-    shown.now = 0.75
-    shown.lines.request(shown.scope(), 0.001)
-    assert delays == [(0.25, shown.lines.summarize)]
-
-
 async def test_while_the_reader_is_slow_lines_are_counted():
     shown = Shown()
     for second in range(5):
@@ -209,55 +187,3 @@ async def test_a_server_tells_of_faults_refusals_and_copies():
     assert "HTTP 403 Origin: " in told[4]
     assert told[5].endswith("HTTP 200 accepted")
     assert (emulator.deliveries.watch, len(stream.getvalue().splitlines())) == (None, 6)
-
-
-async def test_latency_is_what_the_client_waits():
-    emulator, stream = Emulator(), io.StringIO()
-    emulator.faults.add(Fault(effect=Latency(0.05)))
-    with live_lines(emulator, stream) as lines:
-        async with serve(emulator, watch=lines.request) as server:
-            await ask(server, signed(emulator, "SearchPublicGroups", name="News"))
-    assert 50 <= float(stream.getvalue().split()[1]) < 10_000
-
-
-def test_in_process_there_are_no_lines(capfd):
-    emulator = Emulator()
-    assert emulator.deliveries.watch is None
-    emulator.platform.serve("POST", "/", {}, {}, b"")
-    assert capfd.readouterr() == ("", "")
-
-
-def process(**streams):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
-    return subprocess.Popen(
-        [sys.executable, "-m", "rbim", "emulator", "--port", "0"], stdout=subprocess.PIPE, env=environment, **streams
-    )
-
-
-@pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="a pipe is made small as on Linux")
-@pytest.mark.parametrize("reader", ["stuck", "gone"])
-def test_a_reader_that_is_stuck_or_gone_holds_up_nothing(reader):
-    with process(stderr=subprocess.PIPE) as popen:
-        try:
-            url = popen.stdout.readline().decode().strip()
-            fcntl.fcntl(popen.stderr, fcntl.F_SETPIPE_SZ, 4096)  # a few lines fill it
-            if reader == "gone":
-                popen.stderr.close()
-            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            body = json.dumps({"account": "x" * 60_000}).encode()
-            codes = []
-            for path in ["logins"] * 40 + ["reset"]:
-                request = urllib.request.Request(
-                    f"{url}/_emulator/{path}", data=body, headers={"Content-Type": "application/json"}
-                )
-                try:
-                    with opener.open(request, timeout=PATIENCE) as answer:
-                        codes.append(answer.status)
-                except urllib.error.HTTPError as error:
-                    codes.append(error.code)
-                    error.close()
-            assert codes == [404] * 40 + [200]
-            popen.send_signal(signal.SIGTERM)
-            assert popen.wait(PATIENCE) == 0
-        finally:
-            popen.kill()

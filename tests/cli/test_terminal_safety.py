@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from rbim import GroupDetail
 from rbim.cli.entry_point import run
 from rbim.cli.errors import print_error
+from rbim.cli.global_flags import _logging_to_stderr
 from rbim.cli.jobs.progress import ProgressDisplay
 from rbim.cli.json_output import show_json
-from rbim.cli.logging import logging_to_stderr
 from rbim.cli.output import show
 from rbim.operations.groups import GroupFound, GroupsFound
 
@@ -33,11 +33,10 @@ UNSAFE = {
     "lone surrogate": "\udc9b",
     "markup": "[link=file:///x]x[/link]",
 }
-EACH = pytest.mark.parametrize("text", UNSAFE.values(), ids=UNSAFE)
 FORBIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 DOCUMENTS = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters()),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(st.characters()),
     lambda each: st.lists(each) | st.dictionaries(st.text(st.characters()), each),
     max_leaves=8,
 )
@@ -61,9 +60,8 @@ class Stream:
         self.text += text
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "gb18030"])
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(document=DOCUMENTS)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(document=DOCUMENTS, encoding=st.sampled_from(["utf-8", "ascii", "gb18030"]))
 def test_json_is_printable_and_the_same_document(monkeypatch, encoding, document):
     stream = Stream(encoding)
     with monkeypatch.context() as patch:
@@ -77,61 +75,51 @@ def test_json_is_printable_and_the_same_document(monkeypatch, encoding, document
         assert stream.text.isascii()
 
 
-@EACH
-def test_each_unsafe_text_is_escaped_in_json(text, capsys):
-    show_json({text: [text], "名": "中文 é 👍"})
-    out = capsys.readouterr().out
-    assert json.loads(out) == {text: [text], "名": "中文 é 👍"}
-    assert "中文 é 👍" in out
-    check(out)
+def test_each_unsafe_text_is_escaped_in_json(capsys):
+    for text in UNSAFE.values():
+        show_json({text: [text], "名": "中文 é 👍"})
+        out = capsys.readouterr().out
+        assert json.loads(out) == {text: [text], "名": "中文 é 👍"}
+        assert "中文 é 👍" in out
+        check(out)
 
 
-@EACH
-def test_answers(text, capsys):
+def test_answers(capsys):
     """Also the names of unknown fields, which become headings; markup of rich stays text."""
-    show(GroupDetail(name=text, extra={f"x{text}": text, "more": {text: [text]}}))
-    out = capsys.readouterr().out
-    check(out)
-    if "[" in text:
-        assert out.count(text) == 5
+    for text in UNSAFE.values():
+        show(GroupDetail(name=text, extra={f"x{text}": text, "more": {text: [text]}}))
+        out = capsys.readouterr().out
+        check(out)
+        assert out.count(text) == 5 or "[" not in text
+        show(GroupsFound(groups=(GroupFound(group_id="g1", extra={f"h{text}": text}),)))
+        out = capsys.readouterr().out
+        check(out)
+        assert out.count(text) == 2 or "[" not in text
 
 
-@EACH
-def test_headings_of_rows(text, capsys):
-    show(GroupsFound(groups=(GroupFound(group_id="g1", extra={f"h{text}": text}),)))
-    out = capsys.readouterr().out
-    check(out)
-    if "[" in text:
-        assert out.count(text) == 2
+def test_errors_and_their_hints(capsys):
+    for text in UNSAFE.values():
+        print_error(f"cannot read {text}", f"To resume: rbim job resume {text}", f"two\nlines {text}")
+        err = capsys.readouterr().err
+        check(err)
+        assert len(err.splitlines()) == 4
+        with ProgressDisplay(SimpleNamespace(plain=True, quiet=False), None) as progress:
+            progress.print_line(f"stopping: {text}")
+        check(capsys.readouterr().err)
 
 
-@EACH
-def test_errors_and_their_hints(text, capsys):
-    print_error(f"cannot read {text}", f"To resume: rbim job resume {text}", f"two\nlines {text}")
-    err = capsys.readouterr().err
-    check(err)
-    assert len(err.splitlines()) == 4
-
-
-@EACH
-def test_records_of_the_log_and_their_tracebacks(text, capsys, monkeypatch):
+def test_records_of_the_log_and_their_tracebacks(capsys, monkeypatch):
     monkeypatch.setattr(logging.getLogger("rbim"), "propagate", False)  # pytest would send the text to another process
-    with logging_to_stderr():
-        try:
-            int(f"bad {text}")
-        except ValueError:
-            logging.getLogger("rbim.client").exception("failed: %s", text)
-    err = capsys.readouterr().err
-    check(err)
-    assert "Traceback" in err
-    assert "\nValueError: " in err
-
-
-@EACH
-def test_lines_beside_the_progress(text, capsys):
-    with ProgressDisplay(SimpleNamespace(plain=True, quiet=False), None) as progress:
-        progress.print_line(f"stopping: {text}")
-    check(capsys.readouterr().err)
+    for text in UNSAFE.values():
+        with _logging_to_stderr():
+            try:
+                int(f"bad {text}")
+            except ValueError:
+                logging.getLogger("rbim.client").exception("failed: %s", text)
+        err = capsys.readouterr().err
+        check(err)
+        assert "Traceback" in err
+        assert "\nValueError: " in err
 
 
 COMMANDS = {
@@ -167,22 +155,28 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-@pytest.mark.parametrize("where", ["argument", "environment"])
-def test_arguments_and_the_environment(command, where, bare_environment, tmp_path, capsys):
+def test_arguments_and_the_environment(bare_environment, tmp_path, capsys):
     """Values that a shell cannot pass (NUL) are left out; lone surrogates stand for bytes that are no UTF-8."""
     bare_environment.chdir(tmp_path)
     text = "".join(UNSAFE.values()).replace("/", "_")
-    if where == "environment":
-        names = ("RBIM_PROFILE", "RBIM_APP_ID", "RBIM_USER_NAME", "RBIM_TRANSPORT", "RBIM_API_VERSION")
-        for name in names:
-            bare_environment.setenv(name, text)
-    with suppress(SystemExit):
-        run([word.format(text) for word in command])
-    shown = capsys.readouterr()
-    check(shown.out)
-    check(shown.err)
-    assert shown.out or shown.err
+
+    def run_all():
+        for command in COMMANDS.values():
+            with suppress(SystemExit):
+                run([word.format(text) for word in command])
+            shown = capsys.readouterr()
+            check(shown.out)
+            check(shown.err)
+            assert shown.out or shown.err, command
+
+    run_all()
+    for name in ("PROFILE", "APP_ID", "USER_NAME", "TRANSPORT", "API_VERSION"):
+        with bare_environment.context() as one:
+            one.setenv(f"RBIM_{name}", text)
+            for command in ("config show", "groups detail g1"):
+                run(command.split())
+                shown = capsys.readouterr()
+                check(shown.out + shown.err)
 
 
 @pytest.mark.usefixtures("bare_environment")

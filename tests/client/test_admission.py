@@ -1,16 +1,15 @@
-"""Admission: places, rates and halts together; what callers do that give up; what a throttled answer stops."""
+"""Admission: places and rates together; what callers do that give up."""
 
 import asyncio
 import contextlib
 import itertools
-import json
 from functools import partial
 from math import inf
 
 import pytest
 from anyio import CancelScope, Event, create_task_group
 from anyio.lowlevel import checkpoint
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from helpers.stubs import NO_PAUSES, ONCE, READ, Stub, answer, client_over, failing, waits
 from rbim import (
@@ -25,15 +24,18 @@ from rbim import (
     QueryGroupDetail,
     Rate,
     SystemClock,
-    Throttled,
 )
-from rbim.client.admission import Admission, Refused
-from rbim.client.demands import AttemptTimes, Demands
-from rbim.client.halts import LONGEST_HALT, WATCH, Halts
-from rbim.client.limits import LOW, NORMAL
+from rbim.client.admission import Admission, AttemptTimes, Refused
+from rbim.client.congestion import Congestion
+from rbim.client.limits import LOW, NORMAL, Demands
 from rbim.emulator.clock import EmulatedClock
 
 FOREVER = {"latest": inf, "deadline": 30.0, "attempt": 10.0}
+
+
+@pytest.fixture(params=["asyncio", "trio"], scope="module")
+def anyio_backend(request):
+    return request.param
 
 
 def admission(places: int, *rates: Rate, clock=None) -> Admission:
@@ -88,40 +90,6 @@ async def test_while_a_place_is_free_nobody_waits():
     assert (limiter.free, limiter.waiting) == (1, 0)
 
 
-@pytest.mark.parametrize("places", [1, 3])
-async def test_first_come_first_served_and_never_more_than_its_places(places):
-    limiter, entered, most = admission(places), [], 0
-    visitors = [Visitor(limiter, entered) for _ in range(20)]
-    async with create_task_group() as tasks:
-        for visitor in visitors:
-            tasks.start_soon(visitor.visit)
-            await settle()
-        assert limiter.waiting == 20 - places
-        for visitor in visitors:
-            most = max(most, sum(each.inside for each in visitors))
-            visitor.may_go.set()
-            await settle()
-    assert entered == visitors
-    assert most == places
-    assert (limiter.free, limiter.waiting) == (places, 0)
-
-
-async def test_who_comes_while_others_wait_does_not_overtake_them():
-    limiter, entered = admission(1), []
-    first, second, third = (Visitor(limiter, entered) for _ in range(3))
-    async with create_task_group() as tasks:
-        tasks.start_soon(first.visit)
-        await settle()
-        tasks.start_soon(second.visit)
-        await settle()
-        first.may_go.set()
-        tasks.start_soon(third.visit)  # comes in the moment in which the place is handed over
-        for visitor in (second, third):
-            await settle()
-            visitor.may_go.set()
-    assert entered == [first, second, third]
-
-
 async def test_a_place_handed_to_one_who_is_cancelled_in_that_moment_goes_to_the_next():
     limiter, entered = admission(1), []
     second, third = Visitor(limiter, entered), Visitor(limiter, entered)
@@ -159,37 +127,23 @@ async def test_a_place_that_is_granted_and_reached_too_late_is_free_again():
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("turns", range(4))
-async def test_asyncios_own_cancel_loses_no_place_in_any_turn_of_the_loop(turns):
-    limiter = admission(1)
-    await enter(limiter)
-    task = asyncio.create_task(enter(limiter))
-    await asyncio.sleep(0)
-    leave(limiter)
-    for _ in range(turns):
+async def test_asyncios_own_cancel_loses_no_place_in_any_turn_of_the_loop():
+    for turns in range(4):
+        limiter = admission(1)
+        await enter(limiter)
+        task = asyncio.create_task(enter(limiter))
         await asyncio.sleep(0)
-    task.cancel()
-    try:
-        await task
-    except asyncio.CancelledError:
-        assert limiter.free == 1
-    else:
         leave(limiter)
-    assert (limiter.free, limiter.waiting) == (1, 0)
-
-
-async def test_ten_thousand_cancelled_waiters_leave_nothing_behind():
-    limiter = admission(1)
-    await enter(limiter)
-    async with create_task_group() as tasks:
-        for _ in range(10_000):
-            tasks.start_soon(enter, limiter)
-        await settle()
-        assert limiter.waiting == 10_000
-        tasks.cancel_scope.cancel()
-    assert (limiter.free, limiter.waiting) == (0, 0)
-    leave(limiter)
-    assert limiter.free == 1
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            assert limiter.free == 1
+        else:
+            leave(limiter)
+        assert (limiter.free, limiter.waiting) == (1, 0)
 
 
 COME, GO, AWAY, PAUSE = "come", "go", "away", "pause"
@@ -294,15 +248,6 @@ async def test_whoever_is_cancelled_the_others_leave_as_soon_as_their_rates_allo
     assert all(after - before >= 0.5 - 1e-6 for before, after in itertools.pairwise(times))
 
 
-async def test_a_call_in_a_faster_lane_does_not_wait_for_the_alarm_of_a_slow_one():
-    stub = Stub()
-    limits = Limits(rates=[Rate(1, per=10, operations=(JoinGroup,)), Rate(2, operations=(QueryGroupDetail,))])
-    async with client_over(stub, limits=limits) as client, create_task_group() as tasks:
-        for op in (JoinGroup(group_id="a"), JoinGroup(group_id="b"), READ, READ):
-            tasks.start_soon(client.send, op)
-    assert stub.times == [0, 0, 0.5, 10]
-
-
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_waiting_calls_have_neither_tasks_nor_timers_of_their_own():
     loop, before = asyncio.get_running_loop(), len(asyncio.all_tasks())
@@ -357,35 +302,7 @@ async def test_a_queue_that_never_empties_forgets_the_groups_that_are_gone():
         tasks.cancel_scope.cancel()
 
 
-async def test_a_caller_that_gives_up_on_a_slow_answer_changes_no_order():
-    clock, order = EmulatedClock(), []
-    stub = Stub(waits(100), answer(), clock=clock)
-    async with client_over(stub, limits=Limits(rates=[Rate(20)])) as client, create_task_group() as tasks:
-
-        async def call(number: int) -> None:
-            await client.send(QueryGroupDetail(group_id=f"g{number}"))
-            order.append(number)
-
-        hung = CancelScope()
-
-        async def hang() -> None:
-            with hung:
-                await client.send(READ)
-
-        tasks.start_soon(hang)
-        await clock.advance(1.5)
-        for number in range(5):
-            tasks.start_soon(call, number)
-            await settle()
-        hung.cancel()
-        await settle()
-        await clock.advance(1)
-    assert order == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("waited", [False, True])
-async def test_a_caller_that_gives_up_before_an_attempt_had_its_time_counts_if_its_call_had_waited(waited):
-    """Then the calls that came last go first: the others are about to give up, too."""
+async def given_up_before_its_time(waited):
     clock, order = EmulatedClock(), []
     stub = Stub(*[waits(2)] * (2 + waited), waits(100), answer(), clock=clock)
     async with client_over(stub, limits=Limits(rates=[Rate(1)])) as client, create_task_group() as tasks:
@@ -412,6 +329,12 @@ async def test_a_caller_that_gives_up_before_an_attempt_had_its_time_counts_if_i
         await clock.advance(20)
         tasks.cancel_scope.cancel()
     assert next(number for number in order if number < 100) == (3 if waited else 0)
+
+
+async def test_a_caller_that_gives_up_before_an_attempt_had_its_time_counts_if_its_call_had_waited():
+    """Then the calls that came last go first: the others are about to give up, too."""
+    for waited in [False, True]:
+        await given_up_before_its_time(waited)
 
 
 async def test_calls_without_a_deadline_keep_their_order_while_callers_give_up():
@@ -459,12 +382,12 @@ async def test_the_newest_go_first_for_twice_as_long_as_the_caller_had_waited_th
         await clock.advance(4)
         gives_up.cancel()
         await settle()
-        for seconds in (5, 4):
+        for seconds in (5, 2, 2):
             await clock.advance(seconds)
             limiter.leave(READ, clock.monotonic(), answered=True)
             await settle()
         tasks.cancel_scope.cancel()
-    assert order == ["d", "a"]
+    assert order == ["d", "c", "a"]
 
 
 async def test_one_turn_in_eight_is_of_low_priority():
@@ -497,19 +420,19 @@ def test_a_rate_that_allows_nothing_in_any_time_sends_once():
 # Deadlines
 
 
-@pytest.mark.parametrize("deadline", [0.1, 5])
-async def test_a_deadline_in_the_queue_is_exact(deadline):
-    stub = Stub(waits(100))
-    async with client_over(stub, limits=Limits(concurrency=1)) as client, create_task_group() as tasks:
-        tasks.start_soon(client.tuned(deadline=200, timeout=150).send, READ)
-        await settle()
-        assert stub.in_flight == 1
-        error = await failing(client.tuned(deadline=deadline).send(READ))
-        assert isinstance(error, DeadlineExceeded)
-        assert error.outcome is Outcome.NOT_SENT
-        assert stub.clock.elapsed == pytest.approx(deadline)
-        assert "needs up to" not in str(error)  # no attempt has ended yet
-        tasks.cancel_scope.cancel()
+async def test_a_deadline_in_the_queue_is_exact():
+    for deadline in [0.1, 5]:
+        stub = Stub(waits(100))
+        async with client_over(stub, limits=Limits(concurrency=1)) as client, create_task_group() as tasks:
+            tasks.start_soon(client.tuned(deadline=200, timeout=150).send, READ)
+            await settle()
+            assert stub.in_flight == 1
+            error = await failing(client.tuned(deadline=deadline).send(READ))
+            assert isinstance(error, DeadlineExceeded)
+            assert error.outcome is Outcome.NOT_SENT
+            assert stub.clock.elapsed == pytest.approx(deadline)
+            assert "needs up to" not in str(error)  # no attempt has ended yet
+            tasks.cancel_scope.cancel()
 
 
 async def test_calls_that_cannot_be_met_by_the_calls_ahead_are_refused_at_once():
@@ -645,6 +568,7 @@ def test_the_need_of_attempts_covers_nearly_all_of_them():
     assert (times.typical, times.need) == (0, 0)
     for number in range(1, 101):
         times.add(number / 100, now=0.0, answered=True)
+    assert len(times.last) == 64
     assert times.typical == pytest.approx(0.69, abs=0.02)  # of the last 64: 0.37 to 1
     assert times.need == pytest.approx(0.97 + 0.28, abs=0.03)
 
@@ -687,16 +611,86 @@ def test_attempts_that_are_older_than_a_minute_are_forgotten_when_calls_wait_aga
     for _ in range(10):
         times.add(5.0, now=0.0, answered=True)
     times.expire(60.0)
-    assert (len(times), times.typical) == (10, 5)
+    assert (len(times.last), times.typical) == (10, 5)
     times.expire(60.5)
-    assert (len(times), times.typical, times.need) == (0, 0, 0)
+    assert (len(times.last), times.typical, times.need) == (0, 0, 0)
     times.add(0.1, now=61.0, answered=True)
-    assert (len(times), times.typical, times.need) == (1, 0.1, pytest.approx(0.11))
+    assert (len(times.last), times.typical, times.need) == (1, 0.1, pytest.approx(0.11))
 
     times = AttemptTimes()
     times.add(1.0, now=0.0, answered=True)
     times.add(times.need / 2, now=0.0, answered=False)  # it may have lasted just as long as the others
-    assert len(times) == 1
+    assert len(times.last) == 1
+
+
+async def test_what_waits_and_what_is_halted_is_told_in_seconds():
+    clock = EmulatedClock()
+    await clock.advance(100)
+    limiter = admission(1, clock=clock)
+    assert (limiter.oldest, limiter.halted, limiter.waiting) == (0, 0, 0)
+    async with create_task_group() as tasks:
+        await enter(limiter)
+        tasks.start_soon(enter, limiter)
+        await settle()
+        await clock.advance(7)
+        assert (limiter.oldest, limiter.halted, limiter.waiting) == (7, 0, 1)
+        while not limiter.halted:  # nothing passes
+            limiter.free -= 1
+            await clock.advance(0.05)
+            limiter.leave(READ, clock.monotonic(), answered=True, asked=20.0)
+        assert limiter.halted == pytest.approx(20)
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_pause_that_begins_while_a_call_is_woken_holds_it_back():
+    clock, entered = EmulatedClock(), []
+    limiter = admission(1, clock=clock)
+
+    async def waits_once() -> None:
+        await enter(limiter)
+        entered.append(clock.monotonic())
+
+    def throttled(times: int) -> None:
+        for _ in range(times):
+            limiter.free -= 1
+            limiter.leave(READ, clock.monotonic(), answered=True, asked=20.0)
+
+    async with create_task_group() as tasks:
+        await enter(limiter)
+        throttled(5)  # from now on it has a rate
+        tasks.start_soon(waits_once)
+        await settle()
+        throttled(1)
+        await clock.advance(2)
+        limiter.leave(READ, clock.monotonic(), answered=False)  # the other has the place, and is woken
+        throttled(20)
+        assert limiter.halted == pytest.approx(20)
+        await settle()
+        assert entered == []
+        await clock.advance(30)
+    assert entered == [pytest.approx(22, abs=0.5)]
+    assert (limiter.free, limiter.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize(("share", "goes"), [(1.0, "first"), (0.5, "last")])
+async def test_a_call_whose_attempt_had_all_the_time_that_it_needs_has_not_waited_too_long(share, goes):
+    limiter, entered = admission(1, clock=EmulatedClock()), []
+    limiter.times.add(1.0, now=0.0, answered=True)
+
+    async def visit(name: str) -> None:
+        await enter(limiter)
+        entered.append(name)
+
+    async with create_task_group() as tasks:
+        await enter(limiter)
+        for name in ("first", "last"):
+            tasks.start_soon(visit, name)
+            await settle()
+        limiter.gave_up(-5.0, -share * limiter.times.need)
+        leave(limiter)
+        await settle()
+        assert entered == [goes]
+        tasks.cancel_scope.cancel()
 
 
 async def test_calls_of_another_operation_do_not_know_what_attempts_took_a_minute_ago():
@@ -713,32 +707,13 @@ async def test_calls_of_another_operation_do_not_know_what_attempts_took_a_minut
         await clock.advance(61)
 
 
-async def test_what_waits_and_what_is_halted_is_told_in_seconds():
-    clock = EmulatedClock()
-    await clock.advance(100)
-    limiter = admission(1, clock=clock)
-    assert (limiter.oldest, limiter.halted, limiter.waiting) == (0, 0, 0)
-    async with create_task_group() as tasks:
-        await enter(limiter)
-        tasks.start_soon(enter, limiter)
-        await settle()
-        await clock.advance(7)
-        limiter.throttled(READ, 20.0, calls=1)
-        assert (limiter.oldest, limiter.halted, limiter.waiting) == (7, 20, 1)
-        tasks.cancel_scope.cancel()
-
-
 def test_tokens_that_are_granted_and_not_taken_are_not_lacking():
-    halts = Halts()
-    demands = Demands((Rate(1, burst=3, each_group=True),), halts)
+    demands = Demands((Rate(1, burst=3, each_group=True),), Congestion())
     demand = demands.of(READ, 0.0)
     for taken, lacking in ((0, False), (1, False), (2, False), (3, True)):
         assert demand.lacks_only_granted(0.0) is not lacking, taken
         demand.take(0.0)
     assert demand.lacks_only_granted(10.0)
-    halts.throttled(demand.narrow, demand.kind.wide, seconds=5.0, now=10.0, calls=1)
-    assert not demand.lacks_only_granted(10.0)
-    assert demand.lacks_only_granted(15.0)
 
 
 def test_an_attempt_that_was_cut_off_counts_as_longer_and_a_lost_one_not_at_all():
@@ -787,129 +762,3 @@ async def test_calls_that_the_rate_of_their_group_holds_back_cost_the_others_no_
         for group in "abcdefghij":
             tasks.start_soon(call, group, CancelScope())
     assert answered == {*"abcdefghij", "hot"}
-
-
-# Halts
-
-THROTTLED = answer("160016", status=429, retry_after="5")
-
-
-class Platform(Stub):
-    """Throttles the groups and operations that ``throttles`` names; everything else is answered after 10 ms."""
-
-    def __init__(self, throttles) -> None:
-        super().__init__()
-        self.throttles = throttles
-
-    async def respond(self, request, timeout: float):  # noqa: ARG002
-        await self.clock.sleep(0.01)
-        group = json.loads(request.body).get("groupId")
-        throttled = self.throttles(len(self.requests), request.path.rsplit("/", 1)[1], group)
-        return THROTTLED if throttled else answer(groupId="g")
-
-
-async def calls_of(platform: Platform, ops, **options) -> list[float]:
-    """Send operations one after another, without retries, and return what each took."""
-    took = []
-    async with client_over(platform, retry=ONCE, **options) as client:
-        for op in ops:
-            began = platform.clock.elapsed
-            with contextlib.suppress(Throttled):
-                await client.send(op)
-            took.append(platform.clock.elapsed - began)
-    return took
-
-
-def details(*groups: int):
-    return [QueryGroupDetail(group_id=f"g{group}") for group in groups]
-
-
-async def test_one_throttled_answer_in_a_hundred_costs_little():
-    platform = Platform(lambda number, *_: number % 100 == 0)
-    took = await calls_of(platform, details(*[1] * 3000))
-    assert sum(took) <= 1.15 * 3000 * 0.01
-
-
-async def test_a_group_that_is_throttled_is_halted_and_no_other():
-    platform = Platform(lambda number, _, group: number > 50 and group == "g1")
-    ops = details(*range(1, 51), *[1, 2] * 10)
-    took = await calls_of(platform, ops)
-    hot, cool = took[50::2], took[51::2]
-    assert max(cool) == pytest.approx(0.01)
-    assert [round(each) for each in hot[:4]] == [0, 0, 0, 5]
-
-
-async def test_an_operation_that_is_throttled_for_all_groups_is_halted_and_no_other():
-    platform = Platform(lambda number, name, _: number > 50 and name == "QueryGroupDetail")
-    other = [JoinGroup(group_id="g1")] * 50
-    ops = [*other, *details(2, 3, 4, 5, 6), JoinGroup(group_id="g1"), *details(7)]
-    took = await calls_of(platform, ops)
-    assert [round(each) for each in took[50:]] == [0, 0, 0, 0, 5, 0, 5]
-
-
-async def test_a_rate_for_each_group_says_that_a_group_is_throttled_as_a_whole():
-    platform = Platform(lambda number, _, group: number > 50 and group == "g1")
-    other = details(*[2] * 50)
-    ops = [*other, *details(1, 1, 1), JoinGroup(group_id="g1"), JoinGroup(group_id="g2")]
-    took = await calls_of(platform, ops, limits=Limits(rates=[Rate(1000, each_group=True)]))
-    assert [round(each) for each in took[50:]] == [0, 0, 0, 5, 0]
-
-
-async def test_a_rate_for_operations_says_that_they_are_throttled_together():
-    platform = Platform(lambda number, name, _: number > 50 and name in {"QueryGroupDetail", "JoinGroup"})
-    limits = Limits(rates=[Rate(1000, operations=(QueryGroupDetail, JoinGroup))])
-    create = CreateGroup(name="x", type=GroupType.VIP)
-    ops = [*[create] * 50, *details(2, 3, 4, 5), JoinGroup(group_id="g9"), create]
-    took = await calls_of(platform, ops, limits=limits)
-    assert [round(each) for each in took[50:]] == [0, 0, 0, 0, 5, 0]
-
-
-@given(st.lists(st.tuples(st.booleans(), st.integers(1, 4)), max_size=40))
-@example([(number in {0, 6, 7}, 1) for number in range(8)])
-@example([(number in {0, 7, 8}, 1) for number in range(9)])
-@example([(number in {0, 7, 8, 9}, number % 4) for number in range(10)])
-@example([(number in {0, 8, 9, 10}, number % 4) for number in range(11)])
-def test_three_of_the_last_eight_halt_a_group_and_four_of_ten_for_three_groups_the_operation(requests):
-    """Requests one after another, against a look at the list of all."""
-    halts = Halts()
-    demands = Demands((), halts)
-    now = 0.0
-    groups, latest = {}, []
-    for throttled, number in requests:
-        now += 0.01
-        op = QueryGroupDetail(group_id=f"g{number}")
-        demand = demands.of(op, now)
-        demand.take(now)
-        groups.setdefault(number, []).append(throttled)
-        latest.append((throttled, number))
-        if not throttled:
-            continue
-        before = demands.of(op, now).halted_until
-        halts.throttled(demand.narrow, demand.kind.wide, seconds=5.0, now=now, calls=100)
-        narrow = sum(groups[number][-8:]) >= 3
-        bad = [(place, group) for place, (was, group) in enumerate(latest) if was][-4:]
-        wide = len(bad) == 4 and bad[0][0] >= len(latest) - 10 and len({group for _, group in bad}) >= 3
-        assert (halts.until(demand.narrow) == now + 5.0) == narrow
-        assert (halts.until(demand.kind.wide) == now + 5.0) == wide
-        assert before <= now + 5.0
-
-
-async def test_a_client_that_has_sent_nothing_believes_the_first_answer():
-    took = await calls_of(Platform(lambda number, *_: number == 1), details(1, 1, 2))
-    assert [round(each) for each in took] == [0, 5, 0]
-
-
-def test_scopes_that_were_throttled_once_are_forgotten():
-    halts = Halts()
-    for number in range(20_000):
-        halts.throttled(("op", number), "op", seconds=1.0, now=number * 0.1, calls=100)
-    assert len(halts._watched) <= 1025
-    assert halts.watching(1999.9 + 1.0 + WATCH - 0.001)
-    assert not halts.watching(1999.9 + 1.0 + WATCH)
-    assert not halts._watched
-
-
-def test_a_halt_is_never_longer_than_the_longest():
-    halts = Halts()
-    halts.throttled("op", "op", seconds=1e9, now=7.0, calls=1)
-    assert halts.until("op") == halts.last_end == 7 + LONGEST_HALT

@@ -1,17 +1,19 @@
 """The client over a scripted transport on emulated time: deadlines, limits, closing, views, and many tasks at once."""
 
+import copy
 import json
+import pickle
+import sys
 import traceback
 from contextlib import asynccontextmanager
 
-import anyio
 import pytest
 from anyio import CancelScope, create_task_group
 from anyio.lowlevel import checkpoint
 from hypothesis import given, settings, strategies as st
 
+import rbim
 from helpers.stubs import (
-    ALREADY_MEMBER,
     APP_ID,
     BUSY,
     CREDENTIALS,
@@ -32,34 +34,32 @@ from helpers.stubs import (
     failing,
     waits,
 )
+from helpers.tables import each_row
 from rbim import (
-    AlreadyMember,
     ApiError,
     AppSigner,
-    AuthenticationError,
     ClientClosed,
-    CreateGroup,
     DeadlineExceeded,
     Dialect,
-    GroupType,
+    IntermediaryError,
     InvalidRequest,
-    JoinGroup,
     Limits,
     NotSent,
     Outcome,
-    ProtocolError,
     QueryGroupDetail,
     Rate,
-    RbimError,
     Response,
     Retry,
-    Success,
     Throttled,
     Unanswered,
 )
 from rbim.client.call import BACKSTOP
 from rbim.emulator.clock import EmulatedClock
-from rbim.transports.httpx import HttpxTransport
+
+
+@pytest.fixture(params=["asyncio", "trio"], scope="module")
+def anyio_backend(request):
+    return request.param
 
 
 @asynccontextmanager
@@ -73,23 +73,20 @@ async def by_hand(*script, **options):
 # The client's addresses
 
 
-@pytest.mark.parametrize(
-    ("url", "right"),
-    [
+def test_an_address_with_a_version_is_refused_with_the_right_form():
+    for url, right in [
         ("https://host/2013-12-26", "https://host"),
         ("https://host:8883/2016-08-15/", "https://host:8883"),
         ("http://host/gate/way/2013-12-26", "http://host/gate/way"),
         ("https://host/2013-12-26/Application/abc/IM/Group", "https://host"),
         ("http://[::1]:8883/2013-12-26", "http://[::1]:8883"),
-    ],
-)
-@pytest.mark.parametrize("name", ["base_url", "call_base_url"])
-def test_an_address_with_a_version_is_refused_with_the_right_form(name, url, right):
-    with pytest.raises(InvalidRequest, match="rbim adds the version") as caught:
-        client_over(Stub(), **{name: url})
-    assert str(caught.value).startswith(f"{name}: use {right} without /")
-    assert caught.value.field == name
-    client_over(Stub(), **{name: right})
+    ]:
+        for name in ["base_url", "call_base_url"]:
+            with pytest.raises(InvalidRequest, match="rbim adds the version") as caught:
+                client_over(Stub(), **{name: url})
+            assert str(caught.value).startswith(f"{name}: use {right} without /")
+            assert caught.value.field == name
+            client_over(Stub(), **{name: right})
 
 
 def test_an_address_that_ends_in_the_version_of_the_dialect_is_refused_too():
@@ -114,15 +111,6 @@ async def test_a_call_sends_one_signed_request_and_returns_its_answer():
     assert stub.clock.elapsed == 0
 
 
-async def test_methods_and_send_are_the_same():
-    stub = Stub(answer(groupId="g9"))
-    async with client_over(stub) as client:
-        by_method = await client.groups.create(name="x", type=GroupType.VIP)
-        by_value = await client.send(CreateGroup(name="x", type=GroupType.VIP))
-    assert by_method == by_value
-    assert stub.documents[0] == stub.documents[1]
-
-
 async def test_an_exchange_tells_what_led_to_the_answer():
     stub = Stub(waits(1.5, answer(name="n1")))
     async with client_over(stub) as client:
@@ -142,15 +130,6 @@ async def test_an_exchange_tells_what_led_to_the_answer():
     )
 
 
-async def test_what_breaks_a_rule_is_refused_before_anything_is_sent():
-    stub = Stub()
-    async with client_over(stub) as client:
-        error = await failing(client.groups.invite(group_id="g", members=[f"u{number}" for number in range(51)]))
-    assert isinstance(error, InvalidRequest)
-    assert (error.operation, error.outcome, error.attempts) == ("InviteJoinGroup", Outcome.NOT_SENT, ())
-    assert stub.requests == []
-
-
 async def test_what_the_transport_raises_against_its_promise_comes_out_as_it_is_and_leaves_the_gate_free():
     stub = Stub(ZeroDivisionError, OK)
     async with client_over(stub, limits=Limits(concurrency=1)) as client:
@@ -159,57 +138,31 @@ async def test_what_the_transport_raises_against_its_promise_comes_out_as_it_is_
         await client.send(READ)
 
 
-async def test_a_signer_that_fails_sends_nothing_and_leaves_the_gate_free():
-    class Locked:
-        app_id = APP_ID
-
-        def sign(self, _):
-            reason = "the key store is locked"
-            raise NotSent(reason)
-
-    stub = Stub()
-    async with client_over(stub, signer=Locked(), limits=Limits(concurrency=1)) as client:
-        for _ in range(2):
-            error = await failing(client.send(READ))
-            assert (error.message, error.attempts) == ("the key store is locked", ())
-    assert stub.requests == []
+WRONG = [
+    *({option: seconds} for option in ("timeout", "deadline") for seconds in (0, -1, float("nan"))),
+    {"timeout": "5"},
+    {"deadline": True},
+    {"retry": 3},
+    {"user_name": 1001},
+    {"user_name": ""},
+]
 
 
-@pytest.mark.parametrize("option", ["timeout", "deadline"])
-@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
-async def test_seconds_that_make_no_sense_are_refused(option, seconds):
-    with pytest.raises(InvalidRequest, match=option):
-        client_over(Stub(), **{option: seconds})
-    with pytest.raises(InvalidRequest, match=option):
-        client_over(Stub()).tuned(**{option: seconds})
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("timeout", "5"), ("deadline", True), ("retry", 3), ("user_name", 1001), ("user_name", "")],
-)
-async def test_settings_of_another_type_are_refused_by_name(option, value):
-    with pytest.raises(InvalidRequest, match=f"^{option}: ") as caught:
-        client_over(Stub(), **{option: value})
-    assert caught.value.field == option
-
-
-async def test_a_view_acts_as_no_number():
-    with pytest.raises(InvalidRequest, match="user_name"):
-        client_over(Stub()).acting_as(1001)
-
-
-@pytest.mark.parametrize(
-    "options", [{"signer": AppSigner(CREDENTIALS), "credentials": CREDENTIALS}, {"credentials": ("a", "b")}], ids=repr
-)
-async def test_a_client_takes_credentials_or_a_signer(options):
-    with pytest.raises(InvalidRequest, match="credentials"):
-        client_over(Stub(), **options)
-
-
-async def test_a_client_without_credentials_is_refused():
-    with pytest.raises(InvalidRequest, match="credentials"):
-        client_over(Stub(), credentials=None)
+def test_settings_that_make_no_sense_are_refused_by_name():
+    for options in WRONG:
+        (option,) = options
+        with pytest.raises(InvalidRequest, match=f"^{option}: ") as caught:
+            client_over(Stub(), **options)
+        assert caught.value.field == option
+        with pytest.raises(InvalidRequest, match=option):
+            client_over(Stub()).acting_as(1001) if option == "user_name" else client_over(Stub()).tuned(**options)
+    for options in (
+        {"signer": AppSigner(CREDENTIALS), "credentials": CREDENTIALS},
+        {"credentials": ("a", "b")},
+        {"credentials": None},
+    ):
+        with pytest.raises(InvalidRequest, match="credentials"):
+            client_over(Stub(), **options)
 
 
 # The deadline
@@ -255,18 +208,6 @@ async def test_a_transport_that_ignores_its_timeout_is_cut_off_soon_after_the_de
     assert error.outcome is Outcome.UNKNOWN
     assert [made.error for made in error.attempts] == ["DeadlineExceeded"]
     assert stub.clock.elapsed == pytest.approx(7 + BACKSTOP)
-
-
-async def test_waiting_at_a_full_gate_past_the_deadline_sends_nothing():
-    async with by_hand(HANGS, limits=Limits(concurrency=1)) as (client, stub, clock, tasks):
-        first = Background(tasks, client.tuned(deadline=100).send(READ))
-        await clock.advance()
-        second = Background(tasks, client.tuned(deadline=5).send(READ))
-        await clock.advance(5 + BACKSTOP)
-        assert isinstance(second.ended, DeadlineExceeded)
-        assert (second.ended.outcome, second.ended.attempts) == (Outcome.NOT_SENT, ())
-        assert first.ended is None
-        assert len(stub.requests) == 1
 
 
 async def test_a_place_at_the_gate_that_comes_when_the_deadline_has_passed_is_not_used():
@@ -326,15 +267,6 @@ async def test_a_wait_for_a_rate_past_the_deadline_raises_at_once_and_takes_no_p
     assert stub.times == [0, 20]
 
 
-async def test_a_transport_never_gets_less_than_some_time():
-    limits = Limits(concurrency=2, rates=[Rate(1, per=0.5)])
-    stub = Stub(waits(0.9))
-    async with client_over(stub, limits=limits, timeout=1, deadline=2) as client, create_task_group() as tasks:
-        for _ in range(8):
-            Background(tasks, client.send(READ))
-    assert all(timeout > 0 for timeout in stub.timeouts)
-
-
 async def test_a_call_may_have_no_deadline_at_all():
     stub = Stub(*[waits(1000, NotSent, ignores=True)] * 3, OK)
     async with client_over(
@@ -348,24 +280,14 @@ async def test_a_call_may_have_no_deadline_at_all():
 # The concurrency limiter and the rates
 
 
-@pytest.mark.parametrize("concurrency", [1, 7])
-async def test_never_more_requests_are_in_flight_than_said(concurrency):
-    stub = Stub(waits(1))
-    async with client_over(stub, limits=Limits(concurrency=concurrency)) as client, create_task_group() as tasks:
-        for _ in range(21):
-            tasks.start_soon(client.send, READ)
-    assert stub.most == concurrency
-    assert stub.clock.elapsed == 21 / concurrency
-
-
-async def test_calls_are_sent_in_the_order_in_which_they_came():
-    stub = Stub(waits(1))
-    async with client_over(stub, limits=Limits(concurrency=2)) as client, create_task_group() as tasks:
-        for number in range(12):
-            tasks.start_soon(client.send, QueryGroupDetail(group_id=f"g{number}"))
-            await checkpoint()
-            await checkpoint()
-    assert [document["groupId"] for document in stub.documents] == [f"g{number}" for number in range(12)]
+async def test_never_more_requests_are_in_flight_than_said():
+    for concurrency in [1, 7]:
+        stub = Stub(waits(1))
+        async with client_over(stub, limits=Limits(concurrency=concurrency)) as client, create_task_group() as tasks:
+            for _ in range(21):
+                tasks.start_soon(client.send, READ)
+        assert stub.most == concurrency
+        assert stub.clock.elapsed == 21 / concurrency
 
 
 async def test_while_a_call_pauses_another_has_its_place():
@@ -382,17 +304,6 @@ async def test_while_a_call_pauses_another_has_its_place():
         assert [document["groupId"] for document in stub.documents] == ["first", "second", "first"]
 
 
-async def test_while_a_call_waits_for_a_rate_another_has_its_place():
-    limits = Limits(concurrency=1, rates=[Rate(1, per=10, operations=(JoinGroup,))])
-    async with client_over(Stub(), limits=limits) as client, create_task_group() as tasks:
-        await client.send(NEVER)
-        Background(tasks, client.send(NEVER))
-        await checkpoint()
-        with client._shared.clock.scope(5):
-            await client.send(READ)
-        assert client._shared.clock.elapsed == 0
-
-
 async def test_rates_hold_for_all_requests_retries_included():
     stub = Stub(NotSent, NotSent, OK)
     async with client_over(stub, limits=Limits(rates=[Rate(1, per=2)]), retry=NO_PAUSES) as client:
@@ -402,113 +313,14 @@ async def test_rates_hold_for_all_requests_retries_included():
     assert exchange.waited == 4
 
 
-async def test_a_rate_for_each_group_lets_other_groups_go():
-    stub = Stub()
-    async with (
-        client_over(stub, limits=Limits(rates=[Rate(1, per=5, each_group=True)])) as client,
-        create_task_group() as tasks,
-    ):
-        for group in ("a", "b", "a", "b", "c"):
-            tasks.start_soon(client.send, QueryGroupDetail(group_id=group))
-    sent = sorted((when, document["groupId"]) for when, document in zip(stub.times, stub.documents, strict=True))
-    assert sent == [(0, "a"), (0, "b"), (0, "c"), (5, "a"), (5, "b")]
-
-
-async def test_a_retry_after_of_one_call_halts_the_others():
+async def test_a_retry_after_of_one_call_is_no_gate_for_the_others():
     stub = Stub(answer("160016", status=429, retry_after="8"), OK)
     async with client_over(stub) as client:
         error = await failing(client.tuned(retry=ONCE).send(READ))
         assert isinstance(error, Throttled)
         await client.send(READ)
-        assert stub.times == [0, 8]
         await client.send(READ)
-    assert stub.times == [0, 8, 8]
-
-
-async def test_an_absurd_retry_after_does_not_halt_the_client_for_good():
-    stub = Stub(answer("160016", status=429, retry_after="999999999"), OK)
-    async with client_over(stub, retry=ONCE) as client:
-        await failing(client.send(READ))
-        await client.tuned(deadline=301).send(READ)
-    assert stub.times == [0, 300]
-
-
-async def test_a_halt_past_the_deadline_raises_at_once():
-    stub = Stub(answer("160016", status=429, retry_after="60"), OK)
-    async with client_over(stub, retry=ONCE) as client:
-        await failing(client.send(READ))
-        error = await failing(client.send(READ))
-        assert isinstance(error, DeadlineExceeded)
-        assert error.outcome is Outcome.NOT_SENT
-        assert stub.clock.elapsed == 0
-
-
-async def test_a_halt_stops_those_who_wait_at_the_gate_already():
-    throttled = waits(1, answer("160016", status=429, retry_after="5"))
-    stub = Stub(throttled, OK)
-    async with client_over(stub, limits=Limits(concurrency=1)) as client, create_task_group() as tasks:
-        for _ in range(3):
-            tasks.start_soon(client.send, READ)
-    assert stub.times == pytest.approx([0, 6, 6, 6.2])
-
-
-async def test_after_a_halt_those_who_waited_for_a_rate_do_not_come_all_at_once():
-    stub = Stub(waits(0.5, answer("160016", status=429, retry_after="5")), OK)
-    async with client_over(stub, limits=Limits(rates=[Rate(1)]), retry=ONCE) as client, create_task_group() as tasks:
-        calls = [Background(tasks, client.send(READ)) for _ in range(4)]
-    assert sorted(type(call.ended).__name__ for call in calls) == ["GroupDetail"] * 3 + ["Throttled"]
-    assert stub.times == pytest.approx([0, 5.5, 6.5, 7.5])
-
-
-async def test_a_halt_that_ended_while_a_call_stood_at_the_gate_costs_it_nothing():
-    limits = Limits(concurrency=2)
-    script = (waits(1, answer("160016", status=429, retry_after="2")), waits(9), OK)
-    async with by_hand(*script, limits=limits, retry=ONCE) as (client, stub, clock, tasks):
-        Background(tasks, client.send(READ))
-        Background(tasks, client.send(READ))
-        await clock.advance(2)
-        third = Background(tasks, client.send(READ))
-        await clock.advance(1)
-        assert third.ended is not None
-        assert stub.times == [0, 0, 3]
-
-
-async def test_a_call_that_never_got_through_tells_how_long_it_waited():
-    seen = []
-
-    class Watch:
-        def attempt_started(self, event):
-            pass
-
-        attempt_ended = attempt_started
-
-        def call_ended(self, event):
-            seen.append(event.waited)
-
-    async with by_hand(HANGS, limits=Limits(concurrency=1), observers=[Watch()]) as (client, _, clock, tasks):
-        Background(tasks, client.tuned(deadline=100).send(READ))
-        await clock.advance()
-        Background(tasks, client.tuned(deadline=5).send(READ))
-        await clock.advance(6)
-    assert seen[0] == pytest.approx(5)
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    gaps=st.lists(st.floats(0, 2), min_size=1, max_size=25),
-    rates=st.lists(st.builds(Rate, st.floats(0.5, 10), st.just(2.0), burst=st.integers(1, 3)), min_size=1, max_size=2),
-    script=st.lists(st.sampled_from((OK, NotSent, BUSY, answer("160016", status=429, retry_after="2"))), min_size=1),
-)
-async def test_what_leaves_the_client_keeps_every_rate_whatever_is_answered(gaps, rates, script):
-    stub = Stub(*script)
-    async with client_over(stub, limits=Limits(rates=rates), retry=NO_PAUSES) as client, create_task_group() as tasks:
-        for gap in gaps:
-            await stub.clock.sleep(gap)
-            Background(tasks, client.send(READ))
-    for rate in rates:
-        for first, begin in enumerate(stub.times):
-            for number, end in enumerate(stub.times[first:], 1):
-                assert number <= rate.burst + rate.limit * (end - begin) / rate.per + 1e-6
+    assert stub.times == [0, 0, 0]
 
 
 MOMENTS = st.lists(st.tuples(st.integers(0, 7), st.sampled_from(("asleep", "begin", "cancel"))), min_size=1, max_size=30)
@@ -565,29 +377,32 @@ async def test_on_the_machines_own_clock_calls_are_carried_out_and_ended_the_sam
     assert len(stub.requests) == 2
 
 
-async def test_without_a_transport_of_ones_own_it_is_httpxs():
-    async with client_over(None, clock=None) as client:
-        assert isinstance(client._shared.transport, HttpxTransport)
-
-
 # Secrets
 
 
-async def test_no_repr_shows_a_secret():
-    stub = Stub()
-    async with client_over(stub, user_name="boss") as client:
+@each_row(
+    "library, own, ends",
+    [("", "", ""), ("httpx/1.2", "", " httpx/1.2"), ("httpx/1.2", "shop/1.2 (a)", " httpx/1.2 shop/1.2 (a)")],
+)
+async def test_a_request_says_who_calls(library, own, ends):
+    stub = Stub(OK)
+    stub.library_version = library
+    async with client_over(stub, user_agent=own) as client:
         await client.send(READ)
-        shown = [
-            repr(each) for each in (client, client.acting_as("x"), client._shared, client._shared.signer, stub.requests[0])
-        ]
-    signed = stub.requests[0]
-    for text in shown:
-        assert TOKEN not in text
-        assert signed.query["sig"] not in text
-        assert signed.headers["Authorization"] not in text
-    assert APP_ID in shown[0]
-    assert "boss" in shown[0]
-    assert "open" in shown[0]
+    python = f"python/{sys.version_info[0]}.{sys.version_info[1]}"
+    assert stub.requests[0].headers["User-Agent"] == f"rbim/{rbim.__version__} {python}{ends}"
+
+
+@each_row("own", ["a\r\nX: y", "é", "a\x7f"])
+def test_a_user_agent_cannot_write_another_header(own):
+    with pytest.raises(InvalidRequest, match="user_agent: a text of printable ASCII"):
+        client_over(Stub(), user_agent=own)
+
+
+@pytest.mark.parametrize("use", [pickle.dumps, copy.deepcopy])
+def test_a_client_cannot_be_pickled_and_says_so(use):
+    with pytest.raises(TypeError, match=r"a client cannot be pickled; make one in the other process"):
+        use(client_over(Stub()))
 
 
 class Echo(Stub):
@@ -605,40 +420,38 @@ class Garble(Echo):
         return Response(502, {}, f"<p>{request.target} {request.headers['Authorization']}".encode())
 
 
-class Murmur(Stub):
+class Murmur(Echo):
     async def respond(self, request, _):
         return Response(502, {}, f"<p>{request.target} {request.headers['Authorization']}".lower().encode())
 
 
-@pytest.mark.parametrize(("kind", "error"), [(Echo, ApiError), (Garble, ProtocolError), (Murmur, ProtocolError)])
-async def test_an_answer_that_repeats_the_signature_is_blotted_out(kind, error):
-    stub = kind()
-    async with client_over(stub, retry=ONCE) as client:
-        with pytest.raises(error) as caught:
-            await client.send(READ)
-    secrets = stub.requests[0].secrets
-    assert len(secrets) == 2
-    shown = f"{caught.value} {caught.value!r} {caught.value.body!r} {vars(caught.value)}"
-    assert not [secret for secret in secrets if secret.lower() in shown.lower()]
-    assert "***" in shown
+async def test_an_answer_that_repeats_the_signature_is_blotted_out():
+    for stub, error in ((Echo(), ApiError), (Garble(), IntermediaryError), (Murmur(), IntermediaryError)):
+        async with client_over(stub, retry=ONCE) as client:
+            raised = await failing(client.send(READ))
+        assert type(raised) is error
+        secrets = stub.requests[0].secrets
+        assert len(secrets) == 2
+        shown = f"{raised} {raised!r} {raised.body!r} {vars(raised)}"
+        assert not [secret for secret in secrets if secret.lower() in shown.lower()]
+        assert "***" in shown
 
 
-@pytest.mark.parametrize("script", [None, (GARBAGE,), (REFUSED,), (Unanswered,), (HANGS,)], ids=str)
-async def test_a_traceback_with_the_locals_of_our_frames_shows_no_secret(script):
-    stub = Echo() if script is None else Stub(*script)
-    async with client_over(stub, retry=ONCE, deadline=5) as client:
-        error = await failing(client.send(READ))
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if "/rbim/" in frame.f_code.co_filename]
-    assert len(frames) >= 2
-    shown = " ".join(f"{value!r}" for frame in frames for value in frame.f_locals.values())
-    assert TOKEN not in shown
-    assert not [secret for secret in stub.requests[0].secrets if secret in shown]
+async def test_a_traceback_with_the_locals_of_our_frames_shows_no_secret():
+    for stub in (Echo(), Stub(GARBAGE), Stub(REFUSED), Stub(Unanswered), Stub(HANGS)):
+        async with client_over(stub, retry=ONCE, deadline=5) as client:
+            error = await failing(client.send(READ))
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if "/rbim/" in frame.f_code.co_filename]
+        assert len(frames) >= 2
+        shown = " ".join(f"{value!r}" for frame in frames for value in frame.f_locals.values())
+        assert TOKEN not in shown
+        assert not [secret for secret in stub.requests[0].secrets if secret in shown]
 
 
 # Many tasks
 
 
-async def test_five_thousand_calls_at_once_get_each_its_own_answer():
+async def test_a_thousand_calls_at_once_get_each_its_own_answer():
     class Numbered(Stub):
         async def respond(self, request, _):
             group = json.loads(request.body)["groupId"]
@@ -652,43 +465,9 @@ async def test_five_thousand_calls_at_once_get_each_its_own_answer():
 
     async with client_over(stub) as client:
         async with create_task_group() as tasks:
-            for number in range(5000):
+            for number in range(1000):
                 tasks.start_soon(ask, client.acting_as("boss") if number % 2 else client, number)
         assert client._shared.admission.free == 100
         assert client._shared.running == 0
-    assert answers == {number: f"name of {number}" for number in range(5000)}
+    assert answers == {number: f"name of {number}" for number in range(1000)}
     assert stub.most == 100
-
-
-async def test_a_thousand_calls_with_faults_and_cancellations_end_each_in_its_own_way():
-    class Faulty(Stub):
-        async def respond(self, request, timeout):
-            number = int(json.loads(request.body)["groupId"])
-            steps = (waits(0.3), NotSent, waits(0.1, GARBAGE), HANGS, ALREADY_MEMBER, waits(0.2, answer("111109")))
-            return await self.perform(steps[number % 6], timeout)
-
-    ends = {0: Success, 1: NotSent, 2: ProtocolError, 3: DeadlineExceeded, 4: AlreadyMember, 5: AuthenticationError}
-    stub, ended = Faulty(), {}
-
-    async def call(client, number):
-        try:
-            ended[number] = type(await client.send(JoinGroup(group_id=str(number))))
-        except RbimError as error:
-            ended[number] = type(error)
-
-    limits = Limits(concurrency=1000)
-    async with client_over(stub, limits=limits, deadline=4, retry=ONCE) as client, create_task_group() as tasks:
-        for number in range(1000):
-            tasks.start_soon(call, client, number)
-    assert ended == {number: ends[number % 6] for number in range(1000)}
-    assert (client._shared.admission.free, stub.in_flight) == (1000, 0)
-
-
-def test_one_client_after_another_each_in_a_loop_of_its_own():
-    for backend in ("asyncio", "trio", "asyncio"):
-
-        async def main():
-            async with client_over(Stub()) as client:
-                return await client.send(NEVER)
-
-        assert anyio.run(main, backend=backend) == Success()

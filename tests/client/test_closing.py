@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from anyio import CancelScope, Event, create_task_group, move_on_after
+from anyio import CancelScope, Event, create_task_group
 from anyio.lowlevel import checkpoint
 
 from helpers.stubs import (
@@ -18,9 +18,15 @@ from helpers.stubs import (
     client_over,
     failing,
 )
-from rbim import ClientClosed, Limits, NotSent, Outcome, Rate, RbimError, SystemClock, Unanswered
+from rbim import ClientClosed, Limits, NotSent, Outcome, Rate, SystemClock, Unanswered
 from rbim.client.client import GRACE
 from rbim.emulator.clock import EmulatedClock
+
+
+@pytest.fixture(params=["asyncio", "trio"], scope="module")
+def anyio_backend(request):
+    return request.param
+
 
 # Opening and closing
 
@@ -55,23 +61,6 @@ async def test_a_client_is_entered_once():
     assert (stub.entered, stub.left) == (1, 1)
 
 
-async def test_of_two_tasks_that_enter_a_client_at_once_one_is_refused():
-    stub, refused = Stub(), []
-    client = client_over(stub)
-
-    async def enter():
-        try:
-            await client.__aenter__()
-        except RuntimeError as error:
-            refused.append(error)
-
-    async with create_task_group() as tasks:
-        tasks.start_soon(enter)
-        tasks.start_soon(enter)
-    assert (stub.entered, len(refused)) == (1, 1)
-    await client.__aexit__(None, None, None)
-
-
 async def test_a_transport_that_cannot_be_entered_leaves_a_client_that_can_be():
     class Reluctant(Stub):
         willing = False
@@ -102,8 +91,7 @@ SITUATIONS = {  # what the call under test does when its client is left; and wha
 }
 
 
-@pytest.mark.parametrize("situation", SITUATIONS)
-async def test_leaving_ends_calls_wherever_they_are(situation):
+async def left_while(situation):
     script, op, outcome = SITUATIONS[situation]
     stub = Stub(*script, clock=EmulatedClock())
     async with create_task_group() as tasks:
@@ -122,21 +110,22 @@ async def test_leaving_ends_calls_wherever_they_are(situation):
     assert stub.clock.elapsed == pytest.approx(0.3 if situation == "in flight again" else 0.1)
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [Limits(concurrency=1), Limits(rates=[Rate(1, per=5)])],
-    ids=["waiting at the gate", "waiting for a rate"],
-)
-async def test_leaving_ends_calls_that_were_not_let_go_yet(limits):
-    stub = Stub(HANGS, clock=EmulatedClock())
-    async with create_task_group() as tasks, client_over(stub, limits=limits) as client:
-        calls = []
-        for _ in range(5):
-            calls.append(Background(tasks, client.send(READ)))
-            await stub.clock.advance()
-    assert [type(call.ended) for call in calls] == [ClientClosed] * 5
-    assert [call.ended.outcome for call in calls] == [Outcome.UNKNOWN] + [Outcome.NOT_SENT] * 4
-    assert stub.left == 1
+async def test_leaving_ends_calls_wherever_they_are():
+    for situation in SITUATIONS:
+        await left_while(situation)
+
+
+async def test_leaving_ends_calls_that_were_not_let_go_yet():
+    for limits in [Limits(concurrency=1), Limits(rates=[Rate(1, per=5)])]:
+        stub = Stub(HANGS, clock=EmulatedClock())
+        async with create_task_group() as tasks, client_over(stub, limits=limits) as client:
+            calls = []
+            for _ in range(5):
+                calls.append(Background(tasks, client.send(READ)))
+                await stub.clock.advance()
+        assert [type(call.ended) for call in calls] == [ClientClosed] * 5
+        assert [call.ended.outcome for call in calls] == [Outcome.UNKNOWN] + [Outcome.NOT_SENT] * 4
+        assert stub.left == 1
 
 
 class KeepsTimeouts(Stub):
@@ -165,21 +154,6 @@ async def test_leaving_ends_calls_over_a_transport_that_keeps_its_timeouts():
     assert stub.in_flight == 0
 
 
-async def test_leaving_lets_no_call_begin_any_more():
-    stub = Stub(HANGS, clock=EmulatedClock())
-    seen = []
-
-    async def call_again(client):
-        seen.extend([await failing(client.send(READ)) for _ in range(2)])
-
-    async with create_task_group() as tasks, client_over(stub) as client:
-        tasks.start_soon(call_again, client)
-        await stub.clock.advance()
-    assert [type(error) for error in seen] == [ClientClosed] * 2
-    assert [error.outcome for error in seen] == [Outcome.UNKNOWN, Outcome.NOT_SENT]
-    assert len(stub.requests) == 1
-
-
 async def test_a_call_that_is_let_go_while_its_client_closes_sends_nothing():
     class Slowly:
         app_id = "app"
@@ -195,23 +169,6 @@ async def test_a_call_that_is_let_go_while_its_client_closes_sends_nothing():
         assert (error.outcome, error.attempts) == (Outcome.NOT_SENT, ())
         assert client._shared.admission.free == 100
     assert stub.requests == []
-
-
-async def test_leaving_when_nothing_runs_waits_for_nothing():
-    stub = Stub()
-    async with client_over(stub) as client:
-        await client.send(READ)
-    assert stub.left == 1
-    assert stub.clock.elapsed == 0
-
-
-async def test_an_exception_in_the_block_comes_out_and_the_transport_is_left():
-    stub = Stub(clock=EmulatedClock())
-    with pytest.raises(KeyError) as caught:
-        async with client_over(stub):
-            raise KeyError("mine")  # any exception
-    assert caught.value.args == ("mine",)
-    assert stub.left == 1
 
 
 async def test_a_transport_that_fails_to_close_still_leaves_a_closed_client():
@@ -301,34 +258,20 @@ async def test_asyncios_own_cancel_while_leaving_still_closes_the_transport():
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("turns", range(12))
-async def test_asyncios_own_cancel_in_any_turn_of_the_loop_leaves_nothing_behind(turns):
-    stub = Stub(NotSent, OK)
-    async with client_over(stub, limits=Limits(concurrency=1), retry=NO_PAUSES) as client:
-        task = asyncio.create_task(client.send(READ))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        task.cancel()
-        try:
-            await task
-        except asyncio.CancelledError:
-            assert task.cancelling() == 1
-        assert client._shared.admission.free == 1
-        assert client._shared.running == 0
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_asyncios_own_timeout_around_a_call_works():
-    stub = Stub(HANGS, clock=EmulatedClock())
-    async with client_over(stub) as client:
-        with pytest.raises(TimeoutError) as caught:
-            await asyncio.wait_for(client.send(READ), 0)
-        assert not isinstance(caught.value, RbimError)
-        task = asyncio.create_task(client.send(READ))
-        await stub.clock.advance()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+async def test_asyncios_own_cancel_in_any_turn_of_the_loop_leaves_nothing_behind():
+    for turns in range(12):
+        stub = Stub(NotSent, OK)
+        async with client_over(stub, limits=Limits(concurrency=1), retry=NO_PAUSES) as client:
+            task = asyncio.create_task(client.send(READ))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            try:
+                await task
+            except asyncio.CancelledError:
+                assert task.cancelling() == 1
+            assert client._shared.admission.free == 1
+            assert client._shared.running == 0
 
 
 async def test_a_callers_cancellation_is_no_error_of_the_call():
@@ -338,12 +281,3 @@ async def test_a_callers_cancellation_is_no_error_of_the_call():
             tasks.start_soon(stub.clock.advance, 5)
             await client.send(READ)
         assert scope.cancelled_caught
-
-
-async def test_a_move_on_after_of_no_time_sends_at_most_one_request():
-    stub = Stub()
-    async with client_over(stub) as client:
-        with move_on_after(0) as scope:
-            await client.send(NEVER)
-        assert scope.cancelled_caught
-    assert len(stub.requests) <= 1

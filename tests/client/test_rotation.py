@@ -15,14 +15,12 @@ from rbim import (
     AuthenticationError,
     ClientClosed,
     Credentials,
-    GroupType,
     InvalidRequest,
     Limits,
     Retry,
     TimestampExpired,
 )
 from rbim.credentials import credentials_from_env
-from rbim.emulator import EmulatedClock, Emulator
 
 NEW = "another-token-of-the-application"
 REFUSED_SIGNATURE = answer("111109")
@@ -78,25 +76,23 @@ def client_of(provider, platform, **options):
     )
 
 
-@pytest.mark.parametrize("kind", ["now", "later"])
-async def test_it_is_asked_on_entering_and_not_for_each_call(kind):
-    platform = Platform()
-    provider = Provider(platform.clock, 0.5)
-    client = client_of(getattr(provider, kind), platform)
-    assert provider.asked == 0
-    assert "?" in repr(client)
-    async with client:
-        assert CREDENTIALS.app_id in repr(client)
-        for _ in range(5):
-            await client.send(READ)
-    assert provider.asked == 1
-    assert platform.refused == 0
-    assert all(CREDENTIALS.app_id in request.path for request in platform.requests)
+async def test_it_is_asked_on_entering_and_not_for_each_call():
+    for kind in ["now", "later"]:
+        platform = Platform()
+        provider = Provider(platform.clock, 0.5)
+        client = client_of(getattr(provider, kind), platform)
+        assert provider.asked == 0
+        assert "?" in repr(client)
+        async with client:
+            assert CREDENTIALS.app_id in repr(client)
+            for _ in range(5):
+                await client.send(READ)
+        assert provider.asked == 1
+        assert platform.refused == 0
+        assert all(CREDENTIALS.app_id in request.path for request in platform.requests)
 
 
-@pytest.mark.parametrize("op", [READ, INVITE, NEVER], ids=lambda op: op.spec.name)
-@pytest.mark.parametrize("kind", ["now", "later"])
-async def test_a_refused_call_is_sent_once_more_with_the_new_credentials(kind, op):
+async def refused_once(kind, op):
     platform, recorder = Platform(), Recorder()
     provider = Provider(platform.clock, 0.5)
     async with client_of(getattr(provider, kind), platform, observers=[recorder]) as client:
@@ -105,6 +101,12 @@ async def test_a_refused_call_is_sent_once_more_with_the_new_credentials(kind, o
     assert len(platform.requests) == 2
     assert provider.asked == 2
     assert recorder.kinds.count("AttemptEnded") == 2
+
+
+async def test_a_refused_call_is_sent_once_more_with_the_new_credentials():
+    for op in [READ, INVITE, NEVER]:
+        for kind in ["now", "later"]:
+            await refused_once(kind, op)
 
 
 async def test_a_rotation_under_load_costs_no_call():
@@ -205,17 +207,17 @@ async def test_callers_that_do_not_wait_leave_the_question_to_the_next_one():
         assert answered >= 16
 
 
-@pytest.mark.parametrize("kind", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit])
-async def test_whatever_a_provider_raises_is_its_failure_alone(kind):
-    platform = Platform()
-    provider = Provider(platform.clock, 0.0)
-    async with client_of(provider.later, platform) as client:
-        platform.token = provider.token = NEW
-        provider.error = kind()
-        assert isinstance(await failing(client.send(READ)), AuthenticationError)
-        provider.error = None
-        await platform.clock.sleep(1)
-        await client.send(READ)
+async def test_whatever_a_provider_raises_is_its_failure_alone():
+    for kind in [asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit]:
+        platform = Platform()
+        provider = Provider(platform.clock, 0.0)
+        async with client_of(provider.later, platform) as client:
+            platform.token = provider.token = NEW
+            provider.error = kind()
+            assert isinstance(await failing(client.send(READ)), AuthenticationError)
+            provider.error = None
+            await platform.clock.sleep(1)
+            await client.send(READ)
 
 
 async def test_closing_ends_a_call_that_waits_for_the_provider():
@@ -268,21 +270,13 @@ async def test_credentials_of_another_application_are_not_used(caplog):
     assert len(platform.requests) == 1
 
 
-@pytest.mark.parametrize("wrong", [None, "app:token", ("app", "token"), {"app_id": "a"}, Credentials])
-async def test_a_provider_of_anything_else_is_refused_on_entering_without_its_words(wrong):
-    client = client_of(lambda: wrong, Platform())
-    with pytest.raises(InvalidRequest, match="credentials: a function that returns Credentials") as refused:
-        await client.open()
-    assert "app:token" not in str(refused.value)
-    assert "new" in repr(client)
-
-
-async def test_an_error_of_the_provider_on_entering_is_raised_as_it_is():
-    provider = Provider()
-    provider.error = OSError("no vault")
-    with pytest.raises(OSError, match="no vault"):
-        async with client_of(provider.now, Platform()):
-            raise AssertionError
+async def test_a_provider_of_anything_else_is_refused_on_entering_without_its_words():
+    for wrong in [None, "app:token", ("app", "token"), {"app_id": "a"}, Credentials]:
+        client = client_of(lambda wrong=wrong: wrong, Platform())
+        with pytest.raises(InvalidRequest, match="credentials: a function that returns Credentials") as refused:
+            await client.open()
+        assert "app:token" not in str(refused.value)
+        assert "new" in repr(client)
 
 
 async def test_the_variables_of_the_environment_are_read_again(monkeypatch, tmp_path):
@@ -299,16 +293,3 @@ async def test_the_variables_of_the_environment_are_read_again(monkeypatch, tmp_
         platform.token = NEW
         await client.send(READ)
     assert platform.refused == 1
-
-
-async def test_the_emulators_token_can_change():
-    clock = EmulatedClock(auto=True)
-    emulator = Emulator(clock=clock)
-    async with AsyncClient(
-        base_url=BASE_URL, credentials=lambda: emulator.credentials, transport=emulator, clock=clock
-    ) as client:
-        await client.groups.create(name="g", type=GroupType.VIP)
-        emulator.change_token(NEW)
-        await client.groups.create(name="g", type=GroupType.VIP)
-    assert len(emulator.state.groups) == 2
-    assert [record.code for record in emulator.requests] == ["000000", "111109", "000000"]

@@ -9,14 +9,10 @@ import pytest
 
 from helpers.serving import served
 from helpers.stubs import Stub, client_over
-from helpers.transports import ASYNCIO, LOOPS, TRANSPORTS, TRIO
+from helpers.transports import ASYNCIO, TRIO, each_transport
 from rbim import ClientClosed
 from rbim.emulator import Emulator
 from rbim.operations import catalogue
-
-ON = [
-    (name, loop) for name, (_, _, loops) in TRANSPORTS.items() for loop in loops if loop in LOOPS and loop in (ASYNCIO, TRIO)
-]
 
 FIRST = """
 import asyncio, json, sys
@@ -62,11 +58,13 @@ def first(environment, name, backend, kind):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize(("name", "backend"), [pytest.param(*each, id=" on ".join(each)) for each in ON])
-def test_first_calls_import_and_compile_nothing(environment, name, backend):
-    assert first(environment, name, backend, "warm") == [[], 0]
+@pytest.mark.ci
+@each_transport(among=(ASYNCIO, TRIO))
+def test_first_calls_import_and_compile_nothing(environment, name, anyio_backend):
+    assert first(environment, name, anyio_backend, "warm") == [[], 0]
 
 
+@pytest.mark.ci
 def test_without_it_first_calls_import_and_compile(environment):
     """What the test above compares with."""
     imported, compiled = first(environment, "httpx", "asyncio", "cold")

@@ -9,16 +9,13 @@ import json
 from datetime import UTC, date, datetime, time
 from hashlib import md5
 
-import anyio
 import httpx
-import pytest
 from attrs import evolve, field, frozen
 
-from helpers import rawclient
 from helpers.credentials import APP_ID, CREDENTIALS, TOKEN
-from helpers.emulators import box
-from helpers.serving import served
+from helpers.emulators import box, choosing
 from helpers.stubs import Stub
+from helpers.tables import each_row
 from rbim import (
     CHINA,
     AsyncClient,
@@ -27,7 +24,6 @@ from rbim import (
     CreateGroup,
     DeleteGroup,
     DeleteGroupMember,
-    Dialect,
     GroupType,
     InviteJoinGroup,
     JoinGroup,
@@ -48,7 +44,6 @@ from rbim import (
 from rbim.callbacks import MemorySink, Receiver
 from rbim.emulator import EmulatedClock
 from rbim.emulator.platform.state import Group
-from rbim.transports.asyncio import AsyncioTransport
 
 GROUP = "g80000049837291"
 NEXT_GROUP = "g80000049837292"
@@ -91,7 +86,7 @@ class Shape:
 
     @property
     def dialect(self):
-        return Dialect(**self.choices)
+        return choosing(**self.choices)["dialect"]
 
 
 SHAPES = [
@@ -400,7 +395,7 @@ def contents(body):
 
 
 def platform_with_a_group(**choices):
-    emulator = box(dialect=Dialect(**choices))
+    emulator = box(**choosing(**choices))
     emulator.never_logged_in("1009")
     emulator.state.groups[GROUP] = Group(
         group_id=GROUP,
@@ -424,7 +419,7 @@ def client(transport, dialect, **options):
 # ------------------------------------------------------------------------------------ the client
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each_row("shape", SHAPES)
 async def test_the_client_sends_this_request_and_reads_this_answer(shape):
     stub = Stub(Response(200, {}, shape.answer.encode()))
     async with client(stub, shape.dialect) as caller:
@@ -438,13 +433,14 @@ async def test_the_client_sends_this_request_and_reads_this_answer(shape):
     assert answer.extra == shape.extra
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each_row("shape", SHAPES)
 async def test_a_request_has_the_headers_of_the_description(shape):
     stub = Stub(Response(200, {}, shape.answer.encode()))
     async with client(stub, shape.dialect) as caller:
         await caller.send(shape.means)
     headers = dict(stub.requests[0].headers)
-    assert headers.pop("Accept-Encoding") == "identity"  # rbim's own
+    assert headers.pop("Accept-Encoding") == "identity"  # rbim's own, like the next one
+    assert headers.pop("User-Agent").startswith("rbim/")
     if shape.path.startswith(TASKS):
         rand = headers.pop("Rand")
         assert rand.isascii()
@@ -456,7 +452,7 @@ async def test_a_request_has_the_headers_of_the_description(shape):
     }
 
 
-@pytest.mark.parametrize(("of", "answer", "reads"), [case[1:] for case in READ_ONLY], ids=[case[0] for case in READ_ONLY])
+@each_row("of, answer, reads", [case[1:] for case in READ_ONLY])
 async def test_the_client_reads_the_other_answers_that_the_description_shows(of, answer, reads):
     shape = BY_NAME[of]
     async with client(Stub(Response(200, {}, answer.encode())), shape.dialect) as caller:
@@ -482,14 +478,10 @@ def posted(path, body):
     )
 
 
-BODIES = [pytest.param(shape, shape.body, id=shape.name) for shape in SHAPES] + [
-    pytest.param(shape, body, id=f"{shape.name}, written otherwise {number}")
-    for shape in SHAPES
-    for number, body in enumerate(shape.others, 1)
-]
+BODIES = [(shape, body) for shape in SHAPES for body in (shape.body, *shape.others)]
 
 
-@pytest.mark.parametrize(("shape", "body"), BODIES)
+@each_row("shape, body", BODIES)
 async def test_the_emulator_reads_this_request_and_sends_this_answer_to_the_byte(shape, body):
     emulator = platform_with_a_group(**shape.choices)
     response = await emulator.send(posted(shape.path, body), timeout=1)
@@ -515,7 +507,7 @@ async def test_the_emulator_answers_a_group_without_texts_to_the_byte():
     assert response.body.decode() == BARE
 
 
-@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape.path.startswith(GROUPS)], ids=str)
+@each_row("shape", [shape for shape in SHAPES if shape.path.startswith(GROUPS)])
 async def test_a_group_operation_is_accepted_with_an_account_and_without_one(shape):
     emulator = platform_with_a_group(**{**shape.choices, "second_join_refused": False})
     document = json.loads(shape.body)
@@ -526,15 +518,15 @@ async def test_a_group_operation_is_accepted_with_an_account_and_without_one(sha
     assert [record.operation for record in emulator.requests] == [evolve(shape.means, user_name=document.get("userName"))]
 
 
-@pytest.mark.parametrize("choices", [{}, {"singular_search": True, "bare_task_path": True}])
-@pytest.mark.parametrize("path", [f"{GROUPS}SearchPublicGroups", f"{GROUPS}SearchPublicGroup", f"{TASKS}/save", TASKS])
+@each_row("choices", [{}, {"singular_search": True, "bare_task_path": True}])
+@each_row("path", [f"{GROUPS}SearchPublicGroups", f"{GROUPS}SearchPublicGroup", f"{TASKS}/save", TASKS])
 async def test_the_emulator_knows_both_paths_that_the_description_shows(path, choices):
     shape = BY_NAME["SearchPublicGroups by both" if "Search" in path else "a task with every field"]
     response = await platform_with_a_group(**choices).send(posted(path, shape.body), timeout=1)
     assert response.body.decode() == shape.answer
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "post"])
+@each_row("method", ["GET", "PUT", "DELETE", "PATCH", "post"])
 async def test_the_emulator_takes_no_other_method(method):
     emulator, shape = platform_with_a_group(), BY_NAME["DeleteGroup"]
     response = await emulator.send(evolve(posted(shape.path, shape.body), method=method), timeout=1)
@@ -542,95 +534,13 @@ async def test_the_emulator_takes_no_other_method(method):
     assert GROUP in emulator.state.groups
 
 
-@pytest.mark.parametrize(
-    "missing",
-    [{"query": {}}, {"query": {"sig": SIG[::-1]}}, {"headers": {}}],
-    ids=["no sig", "another sig", "no Authorization"],
-)
-@pytest.mark.parametrize("name", ["DeleteGroup", "a task with every field"])
+@each_row("missing", [{"query": {}}, {"query": {"sig": SIG[::-1]}}, {"headers": {}}])
+@each_row("name", ["DeleteGroup", "a task with every field"])
 async def test_the_emulator_refuses_a_request_without_its_signature(name, missing):
     emulator, shape = platform_with_a_group(), BY_NAME[name]
     response = await emulator.send(evolve(posted(shape.path, shape.body), **missing), timeout=1)
     assert "000000" not in response.body.decode()
     assert (list(emulator.state.groups), list(emulator.state.tasks)) == ([GROUP], [])
-
-
-# ------------------------------------------------------------------------------------ on a socket
-
-
-class Scripted:
-    """A server of one connection at a time that keeps the bytes it gets and answers with these."""
-
-    def __init__(self, answer):
-        self.got = b""
-        self._answer = answer
-
-    async def serve(self, stream):
-        async with stream:
-            while b"\r\n\r\n" not in self.got or len(self.got.partition(b"\r\n\r\n")[2]) < self.length:
-                self.got += await stream.receive()
-            await stream.send(self._answer)
-
-    @property
-    def length(self):
-        lines = self.got.partition(b"\r\n\r\n")[0].lower().split(b"\r\n")
-        return next(int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length:"))
-
-    @property
-    def head(self):
-        first, *lines = self.got.partition(b"\r\n\r\n")[0].decode().split("\r\n")
-        return first, {name.lower(): text for name, text in (line.split(": ", 1) for line in lines)}
-
-
-ON_A_SOCKET = [BY_NAME["DeleteGroup"], BY_NAME["a task with every field"]]
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("shape", ON_A_SOCKET, ids=str)
-async def test_on_a_socket_the_request_has_the_line_the_headers_and_the_body_of_the_description(shape):
-    answer = shape.answer.encode()
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer)
-    script = Scripted(head + answer)
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
-        tasks.start_soon(listener.serve, script.serve)
-        port = listener.extra(anyio.abc.SocketAttribute.local_port)
-        async with client(AsyncioTransport(), shape.dialect, base_url=f"http://127.0.0.1:{port}") as caller:
-            assert shown(await caller.send(shape.means), shape.reads) == shape.reads
-        tasks.cancel_scope.cancel()
-    line, headers = script.head
-    assert line == f"POST {shape.path}?sig={SIG} HTTP/1.1"
-    assert headers["host"] == f"127.0.0.1:{port}"
-    assert headers["accept"] == "application/json"
-    assert headers["content-type"] == "application/json;charset=utf-8"
-    assert headers["authorization"] == AUTHORIZATION
-    assert ("rand" in headers) is shape.path.startswith(TASKS)
-    assert contents(script.got.partition(b"\r\n\r\n")[2]) == contents(shape.body)
-
-
-class Address:
-    """An address as ``helpers.rawclient`` takes it."""
-
-    def __init__(self, url):
-        self.host, port = url.removeprefix("http://").split(":")
-        self.port = int(port)
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("shape", ON_A_SOCKET, ids=str)
-async def test_on_a_socket_the_emulator_takes_the_bytes_of_the_description(shape):
-    body = shape.body.encode()
-    lines = [
-        f"POST {shape.path}?sig={SIG} HTTP/1.1",
-        "Host: platform",
-        "Accept: application/json",
-        "Content-Type: application/json;charset=utf-8",
-        f"Authorization: {AUTHORIZATION}",
-        "Rand: 123456",
-        f"Content-Length: {len(body)}",
-    ]
-    with served(platform_with_a_group().asgi) as url:
-        answer = await rawclient.ask(Address(url), "\r\n".join([*lines, "", ""]).encode() + body)
-    assert (answer.status, answer.body.decode()) == (200, shape.answer)
 
 
 # -------------------------------------------------------------------------------- message copies
@@ -722,7 +632,6 @@ COPIES += [
     )
     for kind in NOTICES
 ]
-each_copy = pytest.mark.parametrize(("body", "happens"), [case[1:] for case in COPIES], ids=[case[0] for case in COPIES])
 
 
 def headers_of(body):
@@ -746,7 +655,7 @@ def test_the_sums_of_one_copy_written_down():
     }
 
 
-@each_copy
+@each_row("body, happens", [case[1:] for case in COPIES])
 async def test_the_emulator_copies_this_body_to_the_byte_with_these_headers(body, happens):
     emulator, got = platform_with_a_group(), []
 
@@ -807,12 +716,10 @@ async def received(content):
     return event
 
 
-RECEIVED = [pytest.param(body, id=name) for name, body, _ in COPIES] + [
-    pytest.param(f'{body[:-1]},"resendFlag":"1"}}', id=f"{name}, resent") for name, body, _ in COPIES[:2]
-]
+RECEIVED = [body for _, body, _ in COPIES] + [f'{body[:-1]},"resendFlag":"1"}}' for _, body, _ in COPIES[:2]]
 
 
-@pytest.mark.parametrize("body", RECEIVED)
+@each_row("body", RECEIVED)
 async def test_a_receiver_takes_these_bytes_and_reads_each_field(body):
     event, document = await received(body.encode()), json.loads(body)
     assert type(event).__name__ == "".join(word.capitalize() for word in document["msgType"].split("_"))
@@ -821,15 +728,15 @@ async def test_a_receiver_takes_these_bytes_and_reads_each_field(body):
     assert event.resend_flag is ("resendFlag" in document)
 
 
-@pytest.mark.parametrize("flag", ["", "0"])
+@each_row("flag", ["", "0"])
 async def test_a_flag_of_zero_or_without_text_is_no_resend(flag):
     event = await received(f'{TO_PERSON[:-1]},"resendFlag":"{flag}"}}'.encode())
     assert event.resend_flag is False
     assert event.document["resendFlag"] == flag
 
 
-@pytest.mark.parametrize("nothing", ['""', "null", None], ids=["empty", "null", "absent"])
-@pytest.mark.parametrize("name", OPTIONAL)
+@each_row("nothing", ['""', "null", None])
+@each_row("name", OPTIONAL)
 async def test_a_receiver_takes_an_optional_field_that_is_empty_or_absent(name, nothing):
     document = json.loads(TO_PERSON) | json.loads(PUSHED) | {"resendFlag": "1"}
     del document[name]
@@ -840,7 +747,7 @@ async def test_a_receiver_takes_an_optional_field_that_is_empty_or_absent(name, 
 
 
 async def test_a_resend_is_the_same_body_with_its_flag():
-    emulator, got = platform_with_a_group(resend_after=(0.0,), resend_signed_anew=False), []
+    emulator, got = platform_with_a_group(resend_after=(5.0,)), []
 
     async def receive(headers, content):
         got.append((headers, content.decode()))
@@ -848,31 +755,15 @@ async def test_a_resend_is_the_same_body_with_its_flag():
 
     emulator.copy_to(receive, "high-guarantee")
     said_with_every_field(emulator)
-    await emulator.deliver()
+    await emulator.advance(5)
     again = TO_PERSON[:-1] + ',"resendFlag":"1"}'
-    assert got == [(headers_of(body.encode()), body) for body in (TO_PERSON, again)]
+    assert [body for _, body in got] == [TO_PERSON, again]
+    assert got[0][0] == headers_of(TO_PERSON.encode())
 
 
-@pytest.mark.parametrize("change", [str.upper, str.lower])
+@each_row("change", [str.upper, str.lower])
 async def test_a_receiver_ignores_the_case_of_the_checksum(change):
     headers = headers_of(PUSHED.encode())
     async with Receiver(credentials=CREDENTIALS, sink=MemorySink(), clock=EmulatedClock()) as receiver:
         reply = await receiver.receive({**headers, "CheckSum": change(headers["CheckSum"])}, PUSHED.encode())
     assert reply.status == 200
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_on_a_socket_a_copy_is_a_post_of_these_bytes():
-    script, emulator = Scripted(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), platform_with_a_group()
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
-        tasks.start_soon(listener.serve, script.serve)
-        port = listener.extra(anyio.abc.SocketAttribute.local_port)
-        emulator.copy_to(f"http://127.0.0.1:{port}/copies", transport=AsyncioTransport)
-        said_with_every_field(emulator)
-        await emulator.deliver()
-        tasks.cancel_scope.cancel()
-    line, headers = script.head
-    assert line == "POST /copies HTTP/1.1"
-    expected = headers_of(TO_PERSON.encode())
-    assert {name: headers[name.lower()] for name in expected} == expected
-    assert script.got.partition(b"\r\n\r\n")[2] == TO_PERSON.encode()

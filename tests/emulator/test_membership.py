@@ -4,7 +4,8 @@ from datetime import UTC, date, datetime, time, timedelta, timezone
 
 import pytest
 
-from helpers.emulators import client_of
+from helpers.emulators import choosing, client_of
+from helpers.tables import each_row
 from rbim import Dialect, GroupType, Permission, Role, Weekday
 from rbim.codes import FULL
 from rbim.emulator import EmulatedClock, Emulator
@@ -30,8 +31,8 @@ async def a_group(client, emulator, *, members=(), invited=(), applied=(), type=
     return emulator.state.groups[made.group_id]
 
 
-@pytest.mark.parametrize(
-    ("answer", "waits", "actor", "admits"),
+@each_row(
+    "answer, waits, actor, admits",
     [
         ("confirm", "invited", "1001", True),
         ("decline", "invited", "1001", False),
@@ -50,34 +51,13 @@ async def test_an_answer_settles_what_waits_and_tells_the_group(answer, waits, a
     assert emulator.world.changes[before:] == [
         GroupChange(cause=answer, group_id=group.group_id, actor=actor, members=("1001",))
     ]
-    assert answer in emulator.dialect.notifications
+    assert answer in emulator.rules.notifications
     with pytest.raises(LookupError, match=rf"no (invitation|request to join) of 1001 waits in {group.group_id}"):
         getattr(emulator, answer)(group.group_id, "1001")
     assert len(emulator.world.changes) == before + 1
 
 
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [
-        ("confirm", "no invitation of 1001 waits in"),
-        ("decline", "no invitation of 1001 waits in"),
-        ("approve", "no request to join of 1002 waits in"),
-        ("reject", "no request to join of 1002 waits in"),
-    ],
-)
-async def test_an_answer_is_to_what_was_asked(answer, error):
-    emulator = box()
-    async with client_of(emulator) as client:
-        group = await a_group(client, emulator, applied=["1001"], invited=["1002"])
-    before = emulator.snapshot()
-    with pytest.raises(LookupError, match=error):
-        getattr(emulator, answer)(group.group_id, "1001" if "invitation" in error else "1002")
-    with pytest.raises(LookupError, match="there is no group g9"):
-        getattr(emulator, answer)("g9", "1001")
-    assert emulator.snapshot() == before
-
-
-@pytest.mark.parametrize(("answer", "waits"), [("confirm", "invited"), ("approve", "applied")])
+@each_row("answer, waits", [("confirm", "invited"), ("approve", "applied")])
 async def test_a_full_group_takes_nobody_and_lets_them_wait(answer, waits):
     emulator = box()
     async with client_of(emulator) as client:
@@ -94,26 +74,7 @@ async def test_a_full_group_takes_nobody_and_lets_them_wait(answer, waits):
     assert list(group.members)[-2:] == ["late", "later"]
 
 
-async def test_who_comes_in_one_way_waits_no_longer_in_the_other():
-    emulator = box()
-    async with client_of(emulator) as client:
-        group = await a_group(client, emulator, applied=["1001"], invited=["1001"])
-    emulator.approve(group.group_id, "1001")
-    assert (group.applied, group.invited) == ({}, {})
-    with pytest.raises(LookupError, match="no invitation of 1001"):
-        emulator.confirm(group.group_id, "1001")
-
-
-async def test_an_approval_is_the_present_owners():
-    emulator = box()
-    async with client_of(emulator) as client:
-        group = await a_group(client, emulator, applied=["1002"], members=["1001"])
-        await client.acting_as("1000").groups.leave(group_id=group.group_id)
-    emulator.approve(group.group_id, "1002")
-    assert emulator.world.changes[-1].actor == "1001"
-
-
-@pytest.mark.parametrize("accounts", [None, ["1000"]])
+@each_row("accounts", [None, ["1000"]])
 async def test_a_first_login_lets_an_account_be_invited(accounts):
     emulator = box(accounts=accounts)
     emulator.never_logged_in("1001")
@@ -126,12 +87,6 @@ async def test_a_first_login_lets_an_account_be_invited(accounts):
     for account in ("1001", "1000"):
         with pytest.raises(LookupError, match=f"{account} has logged in before"):
             emulator.log_in(account)
-
-
-def test_with_a_list_of_known_accounts_all_others_have_never_logged_in():
-    emulator = box(accounts=["1000"])
-    emulator.log_in("1001")
-    assert emulator.state.known == {"1000", "1001"}
 
 
 async def a_task(emulator, *policies, start=date(2026, 1, 5), end=date(2026, 1, 7), said=True):
@@ -159,24 +114,20 @@ def at(day, *clock, zone=CHINA):
     return datetime(2026, 1, day, *clock, tzinfo=zone)
 
 
-@pytest.mark.parametrize(
-    ("moment", "allowed"),
+@each_row(
+    "moment, allowed",
     [
         (at(5, 0, 0, 0), False),
         (at(5, 8, 59, 59), False),
         (at(5, 9, 0, 0), False),  # by the dialect
-        (at(5, 9, 0, 0, 999_999), False),
         (at(5, 9, 0, 1), True),
         (at(5, 20, 59, 59), True),
-        (at(5, 20, 59, 59, 999_999), True),
         (at(5, 21, 0, 0), False),
         (at(5, 23, 59, 59), False),
-        (at(5, 23, 59, 59, 999_999), False),
         (at(6, 0, 0, 0), False),
-        (at(6, 12, 0, 0), True),
     ],
 )
-@pytest.mark.parametrize("said", [True, False])
+@each_row("said", [True, False])
 async def test_the_default_policies_forbid_mornings_and_nights_said_or_not(moment, allowed, said):
     may_call = await a_task(box(), *default_no_call_policies(), said=said)
     assert may_call(moment) is allowed
@@ -185,41 +136,32 @@ async def test_the_default_policies_forbid_mornings_and_nights_said_or_not(momen
 NIGHT, NOON = at(5, 3), at(5, 12)
 
 
-@pytest.mark.parametrize(
-    ("choices", "said", "at_night"),
+@each_row(
+    "choices, said, at_night",
     [
         ({}, False, False),
         ({"default_policies_apply": False}, False, True),
         ({}, True, True),  # an empty list says that there are none
-        ({"empty_policy_is_none": False}, True, False),
-        ({"empty_policy_is_none": False, "default_policies_apply": False}, True, True),
     ],
 )
 async def test_a_task_without_policies_calls_at_night_only_if_it_says_so(choices, said, at_night):
-    may_call = await a_task(box(dialect=Dialect(**choices)), said=said)
+    may_call = await a_task(box(**choosing(**choices)), said=said)
     assert (may_call(NIGHT), may_call(NOON)) == (at_night, True)
 
 
-async def test_the_default_policies_hold_beside_none_that_is_named():
-    may_call = await a_task(box(), NoCallPolicy.hours("午休", time(12), time(13)))
-    assert (may_call(NIGHT), may_call(NOON)) == (True, False)
-
-
-@pytest.mark.parametrize(("include", "allowed"), [(True, [1, 0, 0, 1]), (False, [1, 0, 1, 1])])
-async def test_the_last_second_of_hours_is_forbidden_or_not(include, allowed):
+async def test_the_last_second_of_hours_is_forbidden():
     moments = [at(5, 11, 59, 59), at(5, 12, 30), at(5, 13, 0, 0), at(5, 13, 0, 1)]
-    may_call = await a_task(box(dialect=Dialect(hours_include_end=include)), NoCallPolicy.hours("a", time(12), time(13)))
-    assert [may_call(moment) for moment in moments] == allowed
-    mornings = await a_task(box(dialect=Dialect(hours_include_end=include)), said=False)
-    assert [mornings(at(5, 9, 0, 0)), mornings(at(5, 9, 0, 1))] == [not include, True]
+    may_call = await a_task(box(), NoCallPolicy.hours("a", time(12), time(13)))
+    assert [may_call(moment) for moment in moments] == [True, False, False, True]
+    mornings = await a_task(box(), said=False)
+    assert [mornings(at(5, 9, 0, 0)), mornings(at(5, 9, 0, 1))] == [False, True]
 
 
-@pytest.mark.parametrize(("repeats", "forbidden"), [(True, [2, 3, 4]), (False, [2])])
-async def test_the_current_day_is_every_day_or_that_of_the_creation(repeats, forbidden):
+async def test_the_current_day_is_every_day():
     policy = NoCallPolicy.hours("a", time(12), time(13))
-    emulator = box(dialect=Dialect(day_policy_repeats=repeats))  # it is the 2nd
+    emulator = box()  # it is the 2nd
     may_call = await a_task(emulator, policy, start=date(2026, 1, 2), end=date(2026, 1, 4))
-    assert [day for day in (2, 3, 4) if not may_call(at(day, 12, 30))] == forbidden
+    assert [day for day in (2, 3, 4) if not may_call(at(day, 12, 30))] == [2, 3, 4]
 
 
 async def test_hours_that_end_before_they_start_run_past_midnight_if_they_are_accepted():
@@ -230,8 +172,8 @@ async def test_hours_that_end_before_they_start_run_past_midnight_if_they_are_ac
     assert [hour for hour in range(24) if may_call(at(5, hour, 30))] == list(range(6, 22))
 
 
-@pytest.mark.parametrize(
-    ("policies", "said", "moment", "field"),
+@each_row(
+    "policies, said, moment, field",
     [
         ((), False, NIGHT, "default_policies_apply"),
         ((), False, NOON, None),
@@ -254,12 +196,12 @@ async def test_a_strict_emulator_says_when_a_call_depends_on_a_guess(policies, s
     if field is None:
         may_call(moment)
     else:
-        with pytest.raises(DependsOnDialect, match=f"Dialect.{field}$"):
+        with pytest.raises(DependsOnDialect, match=rf"(Rules\.{field}|\({field}\))$"):
             may_call(moment)
 
 
-@pytest.mark.parametrize(
-    ("moment", "allowed"),
+@each_row(
+    "moment, allowed",
     [
         (at(4, 23, 59, 59), False),
         (at(5, 0, 0, 0), True),
@@ -289,34 +231,3 @@ async def test_weekdays_and_dates_are_forbidden_as_a_whole():
     refused = [day for day in range(9, 17) if not may_call(at(day, 0, 0, 0)) and not may_call(at(day, 23, 59, 59))]
     assert refused == [10, 11, 13, 14]
     assert [may_call(at(12, *clock)) for clock in [(11, 59, 59), (12, 0, 0), (12, 59, 59), (13, 0, 0)]] == [1, 0, 0, 1]
-
-
-async def test_the_zone_is_the_dialects():
-    may_call = await a_task(box(dialect=Dialect(zone=UTC)), *default_no_call_policies())
-    assert may_call(at(5, 9, 0, 1, zone=UTC))
-    assert not may_call(at(5, 9, 0, 1))
-
-
-async def test_calling_hours_pass_with_the_clock():
-    emulator = box(datetime(2026, 1, 5, 8, 0, 0, tzinfo=CHINA).astimezone(UTC))
-    async with client_of(emulator) as client:
-        task = await client.calls.create_task(
-            bot_id=1,
-            task_name="a",
-            start_date=date(2026, 1, 5),
-            end_date=date(2026, 1, 5),
-            max_concurrent=1,
-            min_concurrent=1,
-            caller="1",
-            call_policy=default_no_call_policies(),
-        )
-    seen = []
-    for _ in range(25):
-        seen.append(emulator.may_call(task.task_id))
-        await emulator.clock.advance(hours=1)
-    assert seen == [False] * 2 + [True] * 11 + [False] * 12
-
-
-def test_there_is_no_such_task():
-    with pytest.raises(LookupError, match="there is no task 1"):
-        box().may_call("1")

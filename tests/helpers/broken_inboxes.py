@@ -2,10 +2,9 @@
 # ruff: noqa: ARG002  # a method that breaks the contract need not use its arguments
 
 import random
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import anyio
-from attrs import evolve
 
 from rbim.callbacks.inbox.protocols import Counts, LeaseLost, OtherContent
 
@@ -89,31 +88,6 @@ class HandlesEverything(Wrapped):
         return await self._inbox.accept(delivery._replace(problem=None))
 
 
-@fails("sink: keys are known after a restart, and by all processes")
-class ForgetsKeysOnLeaving(Wrapped):
-    async def __aenter__(self):
-        self._known = set()
-        return await super().__aenter__()
-
-    async def accept(self, delivery):
-        known = delivery.key in self._known
-        self._known.add(delivery.key)
-        await self._inbox.accept(delivery)
-        return not known
-
-
-@fails("texts: any name of a conversation, any key and any account")
-class TakesNamesForPatterns(Wrapped):
-    async def accept(self, delivery):
-        return await self._inbox.accept(delivery._replace(conversation=delivery.conversation.strip("*>. ")))
-
-
-@fails("texts: any body stays as it is")
-class DecodesBodies(Wrapped):
-    async def accept(self, delivery):
-        return await self._inbox.accept(delivery._replace(body=delivery.body.decode(errors="replace").encode()))
-
-
 @fails(
     "accept: numbers grow in the order of acceptance", "order: the events of a conversation come in the order of acceptance"
 )
@@ -136,19 +110,6 @@ class StoresOneLate(Wrapped):
 # Claims.
 
 
-@breaks_backlog("claims: a conversation's events come without gaps, from the oldest on")
-class LeavesGaps(Wrapped.Backlog):
-    async def claim(self, limit):
-        claims = await self._backlog.claim(limit)
-        return claims[:1] + claims[2:]
-
-
-@breaks_backlog("claims: never more than the limit, and one of each conversation first")
-class ClaimsMore(Wrapped.Backlog):
-    async def claim(self, limit):
-        return await self._backlog.claim(limit + 1)
-
-
 @breaks_backlog("claims: a leased conversation is not claimed again, also by other workers")
 class ForgetsLeases(Wrapped.Backlog):
     async def claim(self, limit):
@@ -158,12 +119,6 @@ class ForgetsLeases(Wrapped.Backlog):
         return claims
 
 
-@breaks_backlog("waiting: it ends when an event is accepted, and may be cancelled")
-class WaitsForNothing(Wrapped.Backlog):
-    async def wait(self):
-        """Return at once."""
-
-
 @breaks_backlog("waiting: it ends when another process has accepted an event", "waiting: it ends when a pause is over")
 class IsNotWoken(Wrapped.Backlog):
     async def wait(self):
@@ -171,12 +126,6 @@ class IsNotWoken(Wrapped.Backlog):
 
 
 # Results.
-
-
-@breaks_backlog("done: the next events come under the same lease, also those that were claimed before")
-class GivesOneMore(Wrapped.Backlog):
-    async def done(self, claims, *, more):
-        return await self._backlog.done(claims, more=min(1, more))
 
 
 @breaks_backlog("done: a settled event cannot be settled again", "fences: with an old one nothing is recorded")
@@ -194,61 +143,21 @@ class NeverPauses(Wrapped.Backlog):
         await self._backlog.retry(claim, error=error, pause=0)
 
 
-@breaks_backlog("retry: attempts count up, without a pause too")
-class CountsNoAttempts(Wrapped.Backlog):
-    async def retry(self, claim, *, error, pause):
-        if pause:
-            await self._backlog.retry(claim, error=error, pause=pause)
-        else:
-            await self._backlog.release(claim)
-
-
-@breaks_backlog("release: the event comes at once, and no attempt counts")
-class CountsReleases(Wrapped.Backlog):
-    async def release(self, claim):
-        with suppress(LeaseLost):
-            await self._backlog.retry(claim, error="", pause=0)
-
-
 @breaks_backlog("dead letter: the event is kept with its traceback, and the next one follows")
 class LosesDeadLetters(Wrapped.Backlog):
     async def dead_letter(self, claim, *, error, more):
         return await self._backlog.done((claim,), more=more)
 
 
-@breaks_backlog("leases: renewed in time, they last")
-class RenewsNothing(Wrapped.Backlog):
-    async def renew(self, claims):
-        return []
-
-
 # Deaths.
 
 
-@breaks_backlog("deaths: the oldest event of each lease is suspected, and nothing else")
-class SuspectsNothing(Wrapped.Backlog):
+@breaks_backlog("deaths: the oldest event of each lease is retried alone, and nothing else")
+class CountsNothing(Wrapped.Backlog):
     async def claim(self, limit):
         claims = await self._backlog.claim(limit)
-        await self._backlog.absolve(claims)
+        await self._backlog.discount(claims)
         return claims
-
-
-@breaks_backlog("deaths: only a suspect that has begun crashes again")
-class BeginsNothing(Wrapped.Backlog):
-    async def begin(self, claim):
-        """Note nothing."""
-
-
-@breaks_backlog("deaths: of a worker that is being stopped, nothing is suspected")
-class AbsolvesNothing(Wrapped.Backlog):
-    async def absolve(self, claims):
-        """Note nothing."""
-
-
-@breaks_backlog("deaths: what was claimed is claimed again, what was done is not")
-class CountsCrashesAsAttempts(Wrapped.Backlog):
-    async def claim(self, limit):
-        return [evolve(claim, attempt=claim.attempt + claim.crashes) for claim in await self._backlog.claim(limit)]
 
 
 # Archive.
@@ -267,30 +176,6 @@ class HasNoLag(Wrapped):
         return 0.0
 
 
-@fails("archive: dead letters and events in quarantine are shown in pages, and one by one")
-class HasOnePage(Wrapped):
-    async def dead_letters(self, limit=100, after=0):
-        return await self._inbox.dead_letters(limit)
-
-
-@fails("discard: letters are gone, and a resend is a new event")
-class RequeuesInstead(Wrapped):
-    async def discard(self, numbers):
-        return await self._inbox.requeue(numbers)
-
-
-@fails("purge: it deletes what is asked for")
-class PurgesEverything(Wrapped):
-    async def purge(self, *, dead=True, quarantined=True, before=None):
-        return await self._inbox.purge()
-
-
-@fails("replay: only what was received since then, and of a kind")
-class ReplaysEverything(Wrapped):
-    async def replay(self, since=None, kind=None, *, dead_only=False):
-        return await self._inbox.replay(dead_only=dead_only)
-
-
 @fails("replay: handled events come again in their old order")
 class ReplaysNothingThatWasHandled(Wrapped):
     async def replay(self, since=None, kind=None, *, dead_only=False):
@@ -301,9 +186,3 @@ class ReplaysNothingThatWasHandled(Wrapped):
 class RequeuesOne(Wrapped):
     async def requeue(self, numbers):
         return await self._inbox.requeue(random.Random(1).sample(sorted(set(numbers)), 1))
-
-
-@fails("archive: wrong arguments are refused")
-class TakesAnything(Wrapped):
-    async def dead_letters(self, limit=100, after=0):
-        return await self._inbox.dead_letters(max(1, limit), after)

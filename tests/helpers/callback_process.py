@@ -94,6 +94,11 @@ def event(**fields):
     return json.dumps(given | fields).encode()
 
 
+def besides_deliveries(err):
+    """The lines on standard error without those of accepted deliveries."""
+    return "".join(line for line in err.splitlines(keepends=True) if not line.startswith("rbim: accepted: "))
+
+
 def counts(inbox):
     async def counted():
         async with SqliteInbox(inbox) as opened:

@@ -9,6 +9,7 @@ import re
 import select
 import ssl
 from collections import defaultdict
+from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
@@ -17,6 +18,7 @@ from rbim.http import Response
 __all__ = ["MADE", "Breaking", "Connection", "Handmade", "Junk", "parsed"]
 
 HEAD = 65536
+TURNS = 50  # turns of the event loop; a read of asyncio takes at most 256 KiB of plain text, and 64 KiB of a TLS stream
 
 
 MADE = []
@@ -24,13 +26,13 @@ MADE = []
 
 
 class Breaking(dict):
-    """Transports that break the contract, with the cases of the suite in which each of them has to fail."""
+    """Transports that break the contract, with the case of the suite in which each of them has to fail."""
 
-    def fails(self, *cases):
-        """Say in which cases a transport fails; the first is tried every day."""
+    def fails(self, case):
+        """Say in which case a transport fails."""
 
         def decorator(transport):
-            self[transport] = cases
+            self[transport] = case
             return transport
 
         return decorator
@@ -114,8 +116,24 @@ class Handmade:
                 self.release(request.origin, progress, kept=response is not None)
         raise failure
 
-    def limit_of_time(self, timeout):
-        return asyncio.timeout(timeout)
+    @asynccontextmanager
+    async def limit_of_time(self, timeout):
+        """Raise TimeoutError when the time is over, but after the event loop has read what has arrived."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(None) as scope:
+
+            def end(turns):
+                nonlocal timer
+                if turns:
+                    timer = loop.call_later(0, end, turns - 1)
+                else:
+                    scope.reschedule(0)
+
+            timer = loop.call_later(min(timeout, 1e9), end, TURNS)
+            try:
+                yield
+            finally:
+                timer.cancel()
 
     def meaning(self, error, progress):
         return Unanswered if progress.sent else NotSent
@@ -183,7 +201,7 @@ class Handmade:
         reader = progress.connection.reader
         while True:
             version, status, headers = parsed(await reader.readuntil(b"\r\n\r\n"))
-            if status == 101:
+            if status == 101 or (version == "0" and "transfer-encoding" in headers):
                 raise Junk
             if not self.is_interim(status):
                 break
@@ -203,7 +221,7 @@ class Handmade:
             return b""
         coding, length = headers.get("transfer-encoding"), headers.get("content-length")
         if coding is not None:
-            if coding.lower() != "chunked":
+            if coding.lower() != "chunked" or length is not None:
                 raise Junk
             return await self.chunks(reader)
         if length is not None:

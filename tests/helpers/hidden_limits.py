@@ -1,20 +1,14 @@
 """The platforms on which the pace of a job is judged, and what it must reach there: for tests and for the benchmark."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
 
-from helpers.platform_simulation import Fixed, Platform, Record, Sliding, TokenBucket, simulate
+from helpers.platform_simulation import Fixed, Platform, Sliding, TokenBucket, simulate
 from rbim import InviteJoinGroup
-from rbim.bulk.pace.controller import PaceController
+from rbim.bulk.pace import Pace
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-RATES = (5, 37, 50, 200, 500)
+RATES = (5, 50, 200)
 LATENCIES = (0.001, 0.1)
 KINDS = ("second", "any second", "bucket", "small bucket", "bucket, Retry-After", "small bucket, Retry-After")
 NOISE = {0.001: 0.97, 0.01: 0.85, 0.05: 0.6}
@@ -24,10 +18,10 @@ NOISE = {0.001: 0.97, 0.01: 0.85, 0.05: 0.6}
 class Minutes:
     """A limit of requests in each minute."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit):
         self.limit, self.minute, self.number = limit, -1, 0
 
-    def allows(self, now: float) -> bool:
+    def allows(self, now):
         """Return whether a request passes that arrives now."""
         if (minute := int(now // 60)) != self.minute:
             self.minute, self.number = minute, 0
@@ -35,9 +29,8 @@ class Minutes:
         return self.number <= self.limit
 
 
-def limited(kind: str, rate: float, *, latency: float, seed: int = 1) -> Platform:
+def limited(kind, rate, *, latency, seed=1):
     """Return a platform with a limit. A bucket holds the tokens of a second, a small one those of a tenth."""
-    limiter: Any
     if kind == "second":
         limiter = Fixed(rate, random.Random(seed).random())
     elif kind == "any second":
@@ -47,7 +40,7 @@ def limited(kind: str, rate: float, *, latency: float, seed: int = 1) -> Platfor
     return Platform(limiter=limiter, latency=latency, retry_after=1.0 if "Retry" in kind else None, seed=seed)
 
 
-def groups(number: int) -> list[InviteJoinGroup]:
+def groups(number):
     """Return an invitation to each of so many groups."""
     return [InviteJoinGroup(group_id=f"g{each}", members=["1001"]) for each in range(number)]
 
@@ -60,20 +53,18 @@ class Used:
     throttled: float
 
 
-def used(kind: str, rate: float, *, latency: float, seed: int = 1) -> Used:
+def used(kind, rate, *, latency, seed=1):
     """Simulate a job on a platform with a limit."""
-    record = simulate(PaceController(), limited(kind, rate, latency=latency, seed=seed), 70)
+    record = simulate(Pace(), limited(kind, rate, latency=latency, seed=seed), 70)
     return Used(record.rate(10, 70) / rate, record.throttled(10, 70))
 
 
-def speed(platform: Callable[[], Platform], *, adaptive: bool = True, seconds: float = 70) -> float:
+def speed(platform, *, adaptive=True, seconds=70):
     """Return the answers in a second."""
-    return simulate(PaceController(adaptive=adaptive), platform(), seconds, ops=groups(40)).rate(0, seconds)
+    return simulate(Pace(adaptive=adaptive), platform(), seconds, ops=groups(40)).rate(0, seconds)
 
 
-def hot(
-    number: int, of: int, *, rate: float, latency: float, retry_after: float | None = None, first: int = 0
-) -> tuple[float, list[float], Record]:
+def hot(number, of, *, rate, latency, retry_after=None, first=0):
     """Simulate a job of which some groups are limited, the ``first`` of them and those after it.
 
     ``rate``: requests per second; 0: they are always throttled. Returns the answers in a second of the others, and the
@@ -81,12 +72,10 @@ def hot(
     """
     names = [f"g{each}" for each in range(first, first + number)]
     platform = Platform(latency=latency, groups={name: Sliding(rate) for name in names}, retry_after=retry_after)
-    record = simulate(PaceController(), platform, 70, ops=groups(of))
+    record = simulate(Pace(), platform, 70, ops=groups(of))
     of_group = {group: sum(10 <= at < 70 for at in times) / 60 for group, times in record.answered_of.items()}
     limits = [of_group.pop(name, 0.0) / (rate or 1.0) for name in names]
     return sum(of_group.values()), limits, record
 
 
 ALL = tuple(product(KINDS, RATES, LATENCIES))
-
-__all__ = ["ALL", "KINDS", "LATENCIES", "NOISE", "RATES", "Minutes", "Used", "groups", "hot", "limited", "speed", "used"]

@@ -1,7 +1,5 @@
 """An ASGI app that takes requests and keeps its answers back."""
 
-from __future__ import annotations
-
 import anyio
 
 

@@ -90,7 +90,7 @@ async def stream_place(urls, wrapped=lambda inbox: inbox, **options):
 
 
 def memory(wrapped=lambda inbox: inbox):
-    return InboxConformance(partial(memory_place, wrapped), durable=False, keeps=False, deaths=False, expires=False)
+    return InboxConformance(partial(memory_place, wrapped), durable=False, deaths=False, expires=False)
 
 
 def file(wrapped=lambda inbox: inbox):

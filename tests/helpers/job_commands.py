@@ -1,7 +1,5 @@
 """What the tests of the commands for jobs share: groups of an emulator, files of rows, and readings of what was printed."""
 
-from __future__ import annotations
-
 import csv
 import io
 import shlex

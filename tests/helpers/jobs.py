@@ -1,6 +1,5 @@
 """What the tests of jobs share: a platform for them, a sender that is no client, and readings of the journal."""
 
-import json
 import sqlite3
 from collections import Counter, deque
 from contextlib import asynccontextmanager, closing
@@ -22,9 +21,9 @@ WAITING, DONE, REFUSED, FAILED, UNKNOWN, AGAIN = 0, 1, 2, 3, 4, -1
 class World:
     """An emulator on emulated time, a client of it, and groups."""
 
-    def __init__(self, *, dialect=None, seed=0, start=None, **options):
+    def __init__(self, *, dialect=None, rules=None, seed=0, start=None, **options):
         self.clock = EmulatedClock(auto=True) if start is None else EmulatedClock(start, auto=True)
-        self.emulator = Emulator(clock=self.clock, dialect=dialect, seed=seed)
+        self.emulator = Emulator(clock=self.clock, dialect=dialect, rules=rules, seed=seed)
         self.client = AsyncClient(
             base_url="https://im.example",
             credentials=self.emulator.credentials,
@@ -88,63 +87,51 @@ class Account(NamedTuple):
     reason: str | None
     seq: int
     user: str | None
-    chunk: int
+    chunk: tuple[int, int]
+    request: int | None
 
 
 def accounts(path):
     """Read every account from the tables, in the order of the input."""
     names = dict(read(path, "SELECT id, text FROM reason"))
-    apart = {(chunk, place): rest for chunk, place, *rest in read(path, "SELECT * FROM exception")}
-    found = []
-    for chunk, state, reason, group, user, size, first, step, given, listed in read(
-        path,
-        """SELECT chunk.id, state, reason, target_group.name, user_name, chunk.size, first, step, rows, accounts FROM chunk
-        JOIN content ON content.id = content JOIN sender_group ON sender_group.id = chunk.sender_group
-        JOIN target_group ON target_group.id = target_group""",
-    ):
-        inside = json.loads(listed)
-        assert len(inside) == size
-        rows = json.loads(given) if given else [first + step * place for place in range(size)]
-        for place, (account, seq) in enumerate(zip(inside, rows, strict=True)):
-            its, why = apart.pop((chunk, place), (state, reason))
-            found.append(Account(group, account, its, names.get(why), seq, user or None, chunk))
-    assert not apart
-    return sorted(found, key=lambda each: each.seq)
+    return [
+        Account(group, account, state, names.get(reason), seq, user or None, (sender_group, chunk), request)
+        for group, account, state, reason, seq, user, sender_group, chunk, request in read(
+            path,
+            """SELECT name, account, state, reason, seq, user_name, sender_group, chunk, request FROM account
+            JOIN sender_group ON sender_group.id = sender_group JOIN target_group ON target_group.id = target_group
+            ORDER BY seq""",
+        )
+    ]
 
 
 def accounts_of_requests(path):
-    """Return the accounts of each request by its number: those of its chunk, or of its halves."""
+    """Return the accounts of each request by its number: those of its chunk, or of the halves that were sent instead."""
     by_chunk = {}
     for each in accounts(path):
         by_chunk.setdefault(each.chunk, []).append(each)
-    halves = {}
-    for chunk, whole in read(path, "SELECT id, half_of FROM chunk WHERE half_of IS NOT NULL"):
-        halves.setdefault(whole, []).append(chunk)
+    repeats = {}
     found = {}
-    repeats = read(path, "SELECT id, repeats, split FROM request")
-    for number, chunk, split in read(path, "SELECT id, chunk, split FROM request WHERE outcome <> 5 ORDER BY id DESC"):
-        if not split:  # its repeat may have been split
-            again = next((other for other, parent, _ in repeats if parent == number and other in found), None)
-            found[number] = by_chunk.get(chunk, []) if again is None else found[again]
-            continue
-        inside = {each.seq: each for half in halves.get(number, []) for each in by_chunk[half]}
-        for other, parent, other_split in repeats:
-            if parent == number and other_split:
-                inside |= {each.seq: each for each in found[other]}
-        found[number] = [inside[seq] for seq in sorted(inside)]
+    rows = read(path, "SELECT id, sender_group, chunk, members, repeats FROM request ORDER BY id DESC")
+    for number, sender_group, chunk, members, repeated in rows:
+        inside = by_chunk.get((sender_group, chunk), [])
+        if len(inside) < members:  # it was split, or one that repeats it
+            inside = sorted({each for other in repeats.get(number, ()) for each in found[other]}, key=lambda each: each.seq)
+        found[number] = inside
+        repeats.setdefault(repeated, []).append(number)
     return found
 
 
 def begun(path):
-    """Read every sending: group, who acts, accounts, outcome."""
+    """Read every sending: group, who acts, accounts, outcome. None for one whose halves were not sent."""
     inside = accounts_of_requests(path)
     sendings = []
     for number, outcome, members in read(
         path, "SELECT id, outcome, members FROM request WHERE begun IS NOT NULL ORDER BY id"
     ):
-        assert len(inside[number]) == members
         named = tuple(each.account for each in inside[number])
-        sendings.append((inside[number][0].group, inside[number][0].user, named, outcome))
+        known = len(named) == members
+        sendings.append((inside[number][0].group, inside[number][0].user, named, outcome) if known else None)
     return sendings
 
 
@@ -182,8 +169,8 @@ class Sending:
             raise answer
         return Invited() if answer is None else answer
 
-    def job(self, journal, **options):
-        return InviteJob(self, **{"journal": journal, "clock": self.clock, "adaptive": False, "retry": NO_PAUSES} | options)
+    def job(self, journal, kind=InviteJob, **options):
+        return kind(self, **{"journal": journal, "clock": self.clock, "adaptive": False, "retry": NO_PAUSES} | options)
 
     @property
     def groups(self):

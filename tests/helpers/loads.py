@@ -19,8 +19,9 @@ import trio
 from attrs import define, field
 from trio.testing import MockClock
 
-from helpers.stubs import BASE_URL, CREDENTIALS, answer
 from rbim import AsyncClient, Limits, Operation, Outcome, Rate, RbimError, Request, Response, SystemClock, Unanswered
+
+from .stubs import BASE_URL, CREDENTIALS, answer
 
 __all__ = ["Call", "LoopClock", "Platform", "excess", "in_time", "offered", "possible", "run", "run_emulated", "unknown"]
 

@@ -1,12 +1,9 @@
 """A whole job on emulated time, to an emulator with limits and outages, for tests and for the benchmark."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 from bisect import bisect_left
 from pathlib import Path
-from typing import Any
 
 from attrs import evolve
 
@@ -25,10 +22,10 @@ MEMORY = "/dev/shm"  # a file system in memory: emulated time does not wait for 
 class Limited:
     """An effect: what a limiter does not allow is answered 429."""
 
-    def __init__(self, limiter: Any, retry_after: float | None = None):
+    def __init__(self, limiter, retry_after=None):
         self.limiter, self.retry_after = limiter, retry_after
 
-    def apply(self, injection: Any, _running: Any, now: float) -> Any:
+    def apply(self, injection, _running, now):
         """Throttle the request, unless the limiter allows it."""
         if self.limiter.allows(now):
             return injection
@@ -38,10 +35,10 @@ class Limited:
 class Chance:
     """A limiter that refuses a share of all requests."""
 
-    def __init__(self, share: float, seed: int = 1):
+    def __init__(self, share, seed=1):
         self.share, self.chance = share, random.Random(seed)
 
-    def allows(self, _now: float) -> bool:
+    def allows(self, _now):
         """Return whether the request passes."""
         return self.chance.random() >= self.share
 
@@ -57,30 +54,30 @@ class PacedJob:
     def __init__(  # what describes a platform
         self,
         *,
-        latency: float,
-        sigma: float = 0.0,
-        limit: int | None = None,
-        limiter: Any = None,
-        retry_after: float | None = None,
-        speed: int = 0,
-        groups: int = 0,
-        hot: int = 0,
-        hot_rate: int = 2,
-        adaptive: bool = True,
-    ) -> None:
+        latency,
+        sigma=0.0,
+        limit=None,
+        limiter=None,
+        retry_after=None,
+        speed=0,
+        groups=0,
+        hot=0,
+        hot_rate=2,
+        adaptive=True,
+    ):
         """Prepare it; ``latency`` is in seconds, log-normal with ``sigma``."""
         self.limit = limit or speed
         self.adaptive, self.groups, self.hot, self.hot_rate = adaptive, groups, hot, hot_rate
-        self.moments: list[float] = []
-        self.of_group: dict[str, list[float]] = {}
-        self.names: list[str] = []
-        self._refused: list[float] = []
+        self.moments = []
+        self.of_group = {}
+        self.names = []
+        self._refused = []
         self._plan = [Fault(effect=Latency(latency, sigma))]
         limiter = limiter or (Sliding(limit) if limit else None)
         if limiter is not None:
             self._plan.append(Fault(effect=Limited(limiter, retry_after)))
 
-    async def run(self, seconds: float, *, outage: tuple[float, float] | None = None) -> None:
+    async def run(self, seconds, *, outage=None):
         """Run it for so many emulated seconds; between two of them every connection is refused."""
         clock = EmulatedClock(auto=True)
         emulator = Emulator(clock=clock, credentials=CREDENTIALS)
@@ -114,21 +111,21 @@ class PacedJob:
                 self.of_group.setdefault(record.operation.group_id, []).append(record.at - began)
         self._refused = [record.at - began for record in emulator.requests if "status" in record.trouble]
 
-    def rate(self, begins: float, ends: float, groups: list[str] | None = None) -> float:
+    def rate(self, begins, ends, groups=None):
         """Return the effects in a second between two times, of all groups or of some."""
         times = [self.moments] if groups is None else [self.of_group.get(each, []) for each in groups]
         return sum(_number(each, begins, ends) for each in times) / (ends - begins)
 
-    def share(self, begins: float, ends: float) -> float:
+    def share(self, begins, ends):
         """Return which share of what the limit allows took effect between two times."""
         return _number(self.moments, begins, ends) / (self.limit * (ends - begins))
 
-    def throttled(self, begins: float, ends: float) -> float:
+    def throttled(self, begins, ends):
         """Return which share of the requests between two times was one too many."""
         refused = _number(self._refused, begins, ends)
         return refused / max(1, refused + _number(self.moments, begins, ends))
 
-    def recovery(self, since: float, share: float) -> float:
+    def recovery(self, since, share):
         """Return the seconds from a time to the end of the first whole second in which that share took effect."""
         for moment in self.moments[bisect_left(self.moments, since) :]:
             if self.share(moment, moment + 1) >= share:
@@ -136,10 +133,10 @@ class PacedJob:
         return float("inf")
 
 
-def _replace(emulator: Emulator, plan: list[Fault]) -> None:
+def _replace(emulator, plan):
     emulator.faults.clear()
     emulator.faults.add(*plan)
 
 
-def _number(times: list[float], begins: float, ends: float) -> int:
+def _number(times, begins, ends):
     return bisect_left(times, ends) - bisect_left(times, begins)

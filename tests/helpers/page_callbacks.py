@@ -1,7 +1,5 @@
 """``rbim callback serve --page`` in a process of its own, its page, and an inbox with dead letters."""
 
-from __future__ import annotations
-
 import re
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -10,8 +8,6 @@ from helpers.callback_process import APP, event, serving
 from helpers.page_client import PageClient
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.sqlite import SqliteInbox
-
-__all__ = ["LOST", "WRONG", "accepted", "fill", "filled", "serving_page"]
 
 TRACE = 'Traceback (most recent call last):\n  File "/srv/handlers.py", line 3, in on_text\n    store(event)\n{}\n'
 LOST = "app.errors.OrderError: no connection to orders"

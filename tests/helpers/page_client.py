@@ -1,18 +1,10 @@
 """A local page of a command, as a program asks it: by its address, with the token behind the ``#``."""
 
-from __future__ import annotations
-
 import json
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["PATIENCE", "PageClient"]
 
 PATIENCE = 30.0  # seconds
 
@@ -42,7 +34,7 @@ class PageClient:
         return self.client.post(path, json=document, headers=self.authorization)
 
     @contextmanager
-    def events(self) -> Iterator[Iterator[dict]]:
+    def events(self):
         """Give the documents of the events, until the page ends."""
         with self.client.stream("GET", "/events", headers=self.authorization) as answer:
             assert answer.status_code == 200

@@ -1,7 +1,5 @@
 """The code blocks of README.md and docs/*.md: what they are, why some are not run, and how the others are."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re
@@ -10,7 +8,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from attrs import frozen
 
@@ -21,7 +18,6 @@ ANSWERED = re.compile(r"\d\d:\d\d:\d\d\.\d{3}  ")  # a line of the emulator for 
 REASON = re.compile(r"<!-- not run: (.+?) -->\s*\Z", flags=re.DOTALL)
 HEADING = re.compile(r"^#+ (.*)$", flags=re.MULTILINE)
 PATIENCE = 60
-END = "---- the end of a program"
 
 
 @frozen
@@ -37,14 +33,14 @@ class Block:
     text: str
     not_run: str | None
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.page}: {self.title}"
 
 
-def blocks_of(page: str, *languages: str) -> list[Block]:
+def blocks_of(page, *languages):
     """Return a page's blocks, in order; of these languages, or of all."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    found: list[Block] = []
+    found = []
     for fence in FENCE.finditer(text):
         before = text[: fence.start()]
         headings = HEADING.findall(re.sub(FENCE, "", before))
@@ -53,7 +49,7 @@ def blocks_of(page: str, *languages: str) -> list[Block]:
     return [block for block in found if not languages or block.language in languages]
 
 
-def docs_module(name: str) -> Any:
+def docs_module(name):
     """Import a module of the docs folder, which is no package."""
     sys.path.insert(0, str(DOCS))
     try:
@@ -62,22 +58,13 @@ def docs_module(name: str) -> Any:
         sys.path.remove(str(DOCS))
 
 
-def run_program(program: str, where: Path, environment: dict[str, str] | None = None) -> str:
+def run_program(program, where, environment=None):
     """Run a Python program in an interpreter of its own, where warnings are errors, and return what it prints."""
     command = [sys.executable, "-W", "error", "-X", "utf8", "-c", program]
     return run(command, where, environment)
 
 
-def run_programs(programs: list[str], where: Path, environment: dict[str, str] | None = None) -> list[str]:
-    """Run programs one after the other, each in a namespace of its own; return what each prints.
-
-    They share an interpreter, for its start and the imports cost more than most of them.
-    """
-    one_by_one = "\n".join(f"exec({program!r}, {{'__name__': '__main__'}}); print({END!r})" for program in programs)
-    return run_program(one_by_one, where, environment).split(f"{END}\n")[:-1]
-
-
-def run(command: list[str], where: Path, environment: dict[str, str] | None = None) -> str:
+def run(command, where, environment=None):
     """Run a command that must succeed and complain of nothing; return what it prints."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
     done = subprocess.run(
@@ -93,7 +80,7 @@ def run(command: list[str], where: Path, environment: dict[str, str] | None = No
     return done.stdout
 
 
-def run_newcomer(commands: list[str], where: Path) -> str:
+def run_newcomer(commands, where):
     """Run shell commands that start an emulator and wait for it, as somebody at a prompt would; return what they print.
 
     On a free port. A person waits two seconds; a busy machine waits until somebody listens, or nobody is left to do so.

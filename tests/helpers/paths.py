@@ -4,8 +4,7 @@ from pathlib import Path
 
 import rbim
 
-HELPERS = Path(__file__).resolve().parent
-TESTS = HELPERS.parent
+TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
 DOCS = ROOT / "docs"
 PACKAGE = Path(rbim.__file__).resolve().parent

@@ -1,7 +1,5 @@
 """A platform in virtual time, and a dispatcher that sends to it as a job does, for tests and for the benchmark."""
 
-from __future__ import annotations
-
 import heapq
 import math
 import random
@@ -9,14 +7,9 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rbim import InviteJoinGroup
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from rbim.bulk.pace.controller import PaceController
 
 INVITE = InviteJoinGroup(group_id="g1", members=["1001"])
 ANSWERED, THROTTLED, LOST = "answered", "throttled", "lost"
@@ -29,7 +22,7 @@ class Sliding:
         self.limit = limit if callable(limit) else lambda _now: limit
         self.recent = deque()
 
-    def allows(self, now: float) -> bool:
+    def allows(self, now):
         """Return whether a request passes that arrives now."""
         while self.recent and self.recent[0] <= now - 1:
             self.recent.popleft()
@@ -42,11 +35,11 @@ class Sliding:
 class Fixed:
     """A limit of requests in each second, which begins ``phase`` seconds before that of the simulation."""
 
-    def __init__(self, limit: float, phase: float):
+    def __init__(self, limit, phase):
         self.limit, self.phase = limit, phase
         self.second, self.number = -1, 0
 
-    def allows(self, now: float) -> bool:
+    def allows(self, now):
         """Return whether a request passes that arrives now."""
         second = math.floor(now + self.phase)
         if second != self.second:
@@ -58,11 +51,11 @@ class Fixed:
 class TokenBucket:
     """A bucket of ``burst`` tokens, full at first; ``rate`` tokens come to it in a second."""
 
-    def __init__(self, rate: float, burst: float):
+    def __init__(self, rate, burst):
         self.rate, self.burst = rate, burst
         self.tokens, self.at = burst, 0.0
 
-    def allows(self, now: float) -> bool:
+    def allows(self, now):
         """Return whether a request passes that arrives now."""
         self.tokens, self.at = min(self.burst, self.tokens + (now - self.at) * self.rate), now
         if self.tokens < 1:
@@ -82,7 +75,7 @@ class Platform:
     lost.
     """
 
-    limit: Callable[[float], float] | None = None
+    limit: object = None
     limiter: Any = None
     groups: dict[str, Any] = field(default_factory=dict)
     noise: float = 0.0
@@ -90,7 +83,7 @@ class Platform:
     sigma: float = 0.0
     retry_after: float | None = None
     servers: int = 0
-    outages: Sequence[tuple[float, float]] = ()
+    outages: object = ()
     timeout: float | None = None
     loss: float = 0.0
     seed: int = 1
@@ -103,7 +96,7 @@ class Platform:
         if self.limit is not None:
             self.limiter = Sliding(self.limit)
 
-    def serve(self, now: float, op=INVITE) -> tuple[float, str, float | None]:
+    def serve(self, now, op=INVITE):
         """Return when the answer comes, what it is, and how long to wait."""
         for begins, ends in self.outages:
             if begins <= now < ends:
@@ -133,21 +126,21 @@ class Record:
     concurrency: list[tuple[float, int]] = field(default_factory=list)
     answered_of: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    def number(self, kind: str, begins: float, ends: float) -> int:
+    def number(self, kind, begins, ends):
         """Return how many ended so from ``begins`` until ``ends``."""
         times = self.ended[kind]
         return bisect_left(times, ends) - bisect_left(times, begins)
 
-    def rate(self, begins: float, ends: float) -> float:
+    def rate(self, begins, ends):
         """Return answers per second."""
         return self.number(ANSWERED, begins, ends) / (ends - begins)
 
-    def throttled(self, begins: float, ends: float) -> float:
+    def throttled(self, begins, ends):
         """Return the share of what was throttled."""
         number = self.number(THROTTLED, begins, ends)
         return number / max(1, number + self.number(ANSWERED, begins, ends))
 
-    def recovery(self, after: float, rate: float, span: float = 2.0, until: float = math.inf) -> float:
+    def recovery(self, after, rate, span=2.0, until=math.inf):
         """Return the seconds after a time until a span begins in which the rate is reached."""
         times = self.ended[ANSWERED]
         for first in range(bisect_right(times, after), len(times)):
@@ -159,19 +152,19 @@ class Record:
 
 
 def simulate(  # noqa: C901, PLR0912  # a loop over events
-    pace: PaceController, platform: Platform, seconds: float, *, ops=(INVITE,), timer: float = 0.0
-) -> Record:
+    pace, platform, seconds, *, ops=(INVITE,), timer=0.0
+):
     """Drive the pace as a dispatcher does. Timers ring only at the multiples of ``timer`` seconds.
 
     The operations take turns; one whose group has to wait lets others go first.
     """
     record, order, now, in_flight = Record(), count(), 0.0, 0
-    events: list[tuple[float, int, str | None, float, float | None, Any]] = []
+    events = []
     turns = deque(ops)
-    waiting: list[tuple[float, int, Any]] = []  # those whose group has to wait
+    waiting = []  # those whose group has to wait
     alarm = -1.0
     while True:
-        while in_flight < pace.concurrency(now):
+        while in_flight < pace.concurrency():
             while waiting and waiting[0][0] <= now:
                 turns.appendleft(heapq.heappop(waiting)[2])
             at = pace.earliest_any_group(turns[0], now) if turns else waiting[0][0]
@@ -210,7 +203,7 @@ def simulate(  # noqa: C901, PLR0912  # a loop over events
         elif kind == THROTTLED:
             pace.throttled(op, now, retry_after, now - begun)
         else:
-            pace.lost(op, now, now - begun)
-        allowed = pace.concurrency(now)
+            pace.lost(now, now - begun)
+        allowed = pace.concurrency()
         if not record.concurrency or record.concurrency[-1][1] != allowed:
             record.concurrency.append((now, allowed))

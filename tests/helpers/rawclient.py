@@ -1,7 +1,5 @@
 """A client of plain sockets, which sees what a server does to a connection; it shares no code with rbim."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
@@ -10,10 +8,6 @@ from base64 import b64encode
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 JSON = "Content-Type: application/json"
 """The header that commands of the control interface need."""
@@ -31,7 +25,7 @@ class Answer:
     body: bytes
 
     @property
-    def length(self) -> int:
+    def length(self):
         return int(self.headers["content-length"])
 
     @property
@@ -42,19 +36,19 @@ class Answer:
 class Raw:
     """One connection, in the running asyncio loop."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock):
         self.sock = sock
         self._buffer = b""
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, data):
         await asyncio.get_running_loop().sock_sendall(self.sock, data)
 
-    async def recv(self) -> bytes:
+    async def recv(self):
         async with asyncio.timeout(PATIENCE):
             return await asyncio.get_running_loop().sock_recv(self.sock, 65536)
 
     @property
-    def silent(self) -> bool:
+    def silent(self):
         """Whether the peer has said nothing by now, and not hung up."""
         try:
             self._buffer += self.sock.recv(65536)
@@ -62,7 +56,7 @@ class Raw:
             return not self._buffer
         return False
 
-    async def head(self) -> tuple[int, dict[str, str]]:
+    async def head(self):
         while b"\r\n\r\n" not in self._buffer:
             part = await self.recv()
             if not part:
@@ -73,25 +67,25 @@ class Raw:
         first, *lines = head.decode("latin-1").split("\r\n")
         return int(first.split()[1]), {name.lower(): text for name, text in (line.split(": ", 1) for line in lines)}
 
-    async def body(self, length: int) -> bytes:
+    async def body(self, length):
         """Return the next so many bytes, or fewer where the connection ends before."""
         while len(self._buffer) < length and (part := await self.recv()):
             self._buffer += part
         body, self._buffer = self._buffer[:length], self._buffer[length:]
         return body
 
-    async def answer(self, *, bodiless: bool = False) -> Answer:
+    async def answer(self, *, bodiless=False):
         status, headers = await self.head()
         length = 0 if bodiless else int(headers.get("content-length", 0))
         return Answer(status, headers, await self.body(length))
 
-    async def ask(self, data: bytes) -> Answer:
+    async def ask(self, data):
         await self.send(data)
         return await self.answer()
 
 
 @asynccontextmanager
-async def connected(server) -> AsyncIterator[Raw]:
+async def connected(server):
     """Give a connection to what has a ``host`` and a ``port``."""
     family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
     with socket.socket(family) as sock:
@@ -100,19 +94,19 @@ async def connected(server) -> AsyncIterator[Raw]:
         yield Raw(sock)
 
 
-async def ask(server, data: bytes) -> Answer:
+async def ask(server, data):
     """Ask on a connection of its own."""
     async with connected(server) as raw:
         return await raw.ask(data)
 
 
-def http(method: str, path: str, body: bytes = b"", *headers: str) -> bytes:
+def http(method, path, body=b"", *headers):
     """Return the bytes of a request."""
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode("latin-1") + body
 
 
-def signed(emulator, operation: str, **fields: object) -> bytes:
+def signed(emulator, operation, **fields):
     """Return the bytes of a signed group operation."""
     app_id, token = emulator.credentials.app_id, emulator.credentials.app_token.reveal()
     stamp = (emulator.clock.now() + timedelta(hours=8)).strftime("%Y%m%d%H%M%S")
@@ -121,3 +115,20 @@ def signed(emulator, operation: str, **fields: object) -> bytes:
     path = f"/2013-12-26/Application/{app_id}/IM/Group/{operation}?sig={sig}"
     body = json.dumps(fields, ensure_ascii=False).encode()
     return http("POST", path, body, "Content-Type: application/json;charset=utf-8", f"Authorization: {authorization}")
+
+
+def create(emulator):
+    return signed(emulator, "CreateGroup", name="产品公告", type="1")
+
+
+async def turns(count=20):
+    """Let the event loop turn; whatever is ready happens."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def arrived(emulator, count=1):
+    """Wait until so many requests have reached the platform."""
+    while len(emulator.requests) < count:
+        await asyncio.sleep(0)
+    await turns(5)

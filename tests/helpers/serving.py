@@ -1,13 +1,10 @@
 """An ASGI app served over real HTTP on a free loopback port, in a thread of its own; and the emulator so."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
 
 import uvicorn
 import uvicorn.lifespan.off  # a server's thread would import them later, perhaps when a test hides uvicorn
@@ -16,14 +13,9 @@ import uvicorn.protocols.http.auto
 from rbim.emulator import Emulator
 from rbim.emulator.server.server import serve
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rbim.emulator.server.server import Server
-
 
 @contextmanager
-def served(app, **options) -> Iterator[str]:
+def served(app, **options):
     """Give the base URL while the app is served; stop the server and join its thread afterwards.
 
     ``options`` are settings of uvicorn; with a certificate the URL begins with https.
@@ -46,7 +38,7 @@ def served(app, **options) -> Iterator[str]:
 
 
 @contextmanager
-def platform_of_a_reader() -> Iterator[dict[str, str]]:
+def platform_of_a_reader():
     """Give the environment variables of somebody whose platform is the emulator, served over HTTP."""
     emulator = Emulator()
     with served(emulator.asgi) as base_url:
@@ -58,18 +50,18 @@ def platform_of_a_reader() -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def emulator_served(emulator: Emulator, **options: Any) -> Iterator[Server]:
+def emulator_served(emulator, **options):
     """Serve an emulator as ``rbim emulator`` does, in a thread of its own; give its server."""
-    begun: Future[Server] = Future()
+    begun = Future()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
 
-    async def serving() -> None:
+    async def serving():
         async with serve(emulator, **options) as server:
             begun.set_result(server)
             await stop.wait()
 
-    def run() -> None:
+    def run():
         try:
             loop.run_until_complete(serving())
         except BaseException as error:

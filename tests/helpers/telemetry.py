@@ -1,7 +1,5 @@
 """Spans and metrics that stay in memory, and readings of them that tests compare."""
 
-from __future__ import annotations
-
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider

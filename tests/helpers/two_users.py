@@ -47,7 +47,7 @@ from rbim.bulk import InviteJob, forget_job, read_report
 from rbim.bulk.report.plot import plot_report
 from rbim.cli import run
 from rbim.cli.emulator import _write_state
-from rbim.cli.jobs import forget, report
+from rbim.cli.jobs import job_commands, journal_errors, report
 from rbim.cli.jobs.files import Files
 from rbim.emulator import Emulator
 """

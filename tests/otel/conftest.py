@@ -5,6 +5,11 @@ import pytest
 from helpers.telemetry import Telemetry
 
 
+@pytest.fixture(scope="module")
+def anyio_backend():
+    return "asyncio"
+
+
 @pytest.fixture
 def telemetry():
     return Telemetry()

@@ -1,7 +1,5 @@
 """Names of clients and constants of one's own: on every span and every metric, and bounded."""
 
-import math
-
 import pytest
 
 from helpers.jobs import World
@@ -25,13 +23,7 @@ async def calls(telemetry, observer, name):
             return {metric: telemetry.points(metric) for metric in telemetry.collect()}
 
 
-OF_CALLS = {
-    "http.client.request.duration",
-    "http.client.active_requests",
-    "rbim.client.call.duration",
-    "rbim.client.wait.duration",
-    "rbim.client.retries",
-}
+OF_CALLS = {"http.client.request.duration", "rbim.client.call.duration"}
 
 
 async def test_every_span_and_metric_of_a_call_names_the_client(telemetry):
@@ -50,23 +42,12 @@ async def test_a_client_without_a_name_adds_no_attribute(telemetry):
     assert "rbim.client" not in keys | {key for span in telemetry.ended for key in span.attributes}
 
 
-async def test_clients_of_one_observer_are_told_apart(telemetry):
-    for name, times in (("a", 1), ("b", 2)):
-        async with client_over(Stub(), observers=[telemetry.observer], name=name) as client:
-            for _ in range(times):
-                await client.send(READ)
-    counted = {about["rbim.client"]: count for about, (count, _) in telemetry.points("rbim.client.call.duration")}
-    assert counted == {"a": 1, "b": 2}
-    counted = {about["rbim.client"]: count for about, (count, _) in telemetry.points("http.client.request.duration")}
-    assert counted == {"a": 1, "b": 2}
-
-
 async def test_names_can_be_left_to_spans_and_levels(telemetry):
     observer = OtelObserver(telemetry.tracer_provider, telemetry.meter_provider, names_in_metrics=False)
     points = await calls(telemetry, observer, "tenant1")
     of_calls = {name for name, of_one in points.items() if all("rbim.client" not in about for about, _ in of_one)}
     assert of_calls == OF_CALLS
-    assert all(about == {"rbim.client": "tenant1"} for name in points.keys() - OF_CALLS for about, _ in points[name])
+    assert all(about["rbim.client"] == "tenant1" for name in points.keys() - OF_CALLS for about, _ in points[name])
     assert {span.attributes["rbim.client"] for span in telemetry.ended} == {"tenant1"}
 
 
@@ -79,50 +60,13 @@ async def test_constants_are_on_every_span_and_every_metric(telemetry):
     assert all(span.attributes.items() >= OWN.items() for span in telemetry.ended)
 
 
-async def test_constants_cannot_be_changed_later(telemetry):
-    own = {"shard": 1}
-    observer = OtelObserver(telemetry.tracer_provider, telemetry.meter_provider, attributes=own)
-    own["shard"] = 2
-    await calls(telemetry, observer, "a")
-    assert {span.attributes["shard"] for span in telemetry.ended} == {1}
-
-
-@pytest.mark.parametrize(
-    ("attributes", "message"),
-    [
-        ({f"k{number}": 1 for number in range(9)}, "at most 8 attributes, not 9"),
-        ({"": 1}, "a key is letters"),
-        ({"1a": 1}, "a key is letters"),
-        ({"a b": 1}, "a key is letters"),
-        ({"客户": 1}, "a key is letters"),
-        ({3: 1}, "a key is letters"),
-        ({"a" * 201: 1}, "a key is letters"),
-        ({"rbim.client": "x"}, "'rbim.client' is reserved"),
-        ({"rbim_client": "x"}, "'rbim_client' is reserved"),
-        ({"error.type": "x"}, "'error.type' is reserved"),
-        ({"url.template": "x"}, "'url.template' is reserved"),
-        ({"le": 1}, "'le' is reserved"),
-        ({"a.b": 1, "a_b": 2}, "'a.b' and 'a_b' are the same label"),
-        ({"tenant": None}, "tenant: a text, a number or a boolean is needed, not NoneType"),
-        ({"tenant": ["a"]}, "tenant: a text, a number or a boolean is needed, not list"),
-        ({"tenant": b"a"}, "tenant: a text, a number or a boolean is needed, not bytes"),
-        ({"weight": math.nan}, "weight: a finite number is needed"),
-        ({"tenant": "x" * 201}, "tenant: at most 200 characters, not 201"),
-        ("tenant", "a mapping such as"),
-    ],
-    ids=repr,
-)
-def test_wrong_constants_are_refused_with_the_reason(attributes, message):
-    with pytest.raises(InvalidRequest, match=message) as caught:
-        OtelObserver(attributes=attributes)
-    assert caught.value.field == "attributes"
-
-
-@pytest.mark.parametrize(
-    "attributes", [None, {}, {"tenant": "x" * 200}, {"a-b": 1}, {f"k{number}": 1 for number in range(8)}]
-)
-def test_attributes_within_the_bounds_are_accepted(attributes):
-    OtelObserver(attributes=attributes)
+def test_wrong_constants_are_refused_with_the_reason():
+    for attributes in ({3: 1}, {"": 1}, {"tenant": None}, {"tenant": ["a"]}, {"tenant": b"a"}):
+        with pytest.raises(InvalidRequest, match="attributes: a name with a text, number or boolean is needed") as caught:
+            OtelObserver(attributes=attributes)
+        assert caught.value.field == "attributes"
+    with pytest.raises(InvalidRequest, match="a mapping such as"):
+        OtelObserver(attributes="tenant")
 
 
 async def test_spans_of_a_job_are_below_the_callers_span_and_have_the_clients_name(telemetry, tmp_path):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import anyio
 import pytest
 
+from helpers.tables import each_row
 from rbim.page.events import Cursor, Feed, cursor_of
 
 KEPT = 5
@@ -160,17 +161,7 @@ def test_a_stream_that_is_cleared_starts_anew_and_the_other_goes_on(made, cleare
     assert document["streams"] == {cleared: {"start": True, "first": 1, "missed": 0, "count": 0, "items": []}}
 
 
-def test_watchers_of_one_tick_share_the_work(made):
-    made.stream.add(1)
-    made.feed.tick(1)
-    assert made.feed.since(None) is made.feed.since(None)
-    made.stream.add(2)  # of the next tick
-    made.feed.tick(1)
-    assert made.feed.since(None) is made.feed.since(None)
-    assert (made.encoded, made.levels.calls) == ([1], 1)
-
-
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         *("", "x", "abc.", "abc.1", "abc.-1", "abc.1-", "abc.0-1.x", "abc.0-²", "abc.0-9999999999999999999999"),
@@ -179,11 +170,6 @@ def test_watchers_of_one_tick_share_the_work(made):
 )
 def test_an_id_that_is_none_is_no_cursor(text):
     assert cursor_of({"headers": [(b"last-event-id", text.encode("latin-1", "replace"))], "query_string": b""}) is None
-
-
-def test_the_header_of_the_browser_wins_over_the_address():
-    scope = {"headers": [(b"last-event-id", b"abc.0-7.2-8")], "query_string": b"after=abc.0-1.0-1"}
-    assert cursor_of(scope) == Cursor("abc", ((0, 7), (2, 8)))
 
 
 async def test_items_arrive_in_order_and_exactly_once_with_the_levels_when_they_change(made):
@@ -255,27 +241,3 @@ async def test_closing_ends_every_answer_also_that_of_a_watcher_that_does_not_re
         assert late.events == []
     assert made.feed.watchers == 0
     assert made.feed._tick is None
-
-
-async def test_a_head_request_gets_no_event(made):
-    browser = Browser(made.feed)
-    browser.scope["method"] = "HEAD"
-    await browser.run()
-    assert (browser.head["status"], browser.events, made.levels.calls) == (200, [], 0)
-
-
-async def test_a_watcher_comes_back_over_the_address(made):
-    first = Browser(made.feed)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(first.run)
-        made.stream.add(1)
-        await first.until(lambda events: bool(events) and "calls" in events[-1][1]["streams"])
-        first.leaves.set()
-    made.stream.add(2)
-    again = Browser(made.feed, query=f"after={first.events[-1][0]}")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(again.run)
-        await again.until(lambda events: len(events) == 1)
-        again.leaves.set()
-    assert again.events[0][1]["streams"]["calls"]["start"] is False
-    assert [number for _, document in again.events for number in items_of(document)] == [2]

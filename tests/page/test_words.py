@@ -4,9 +4,8 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 import rbim.page
+from helpers.tables import each_row
 
 STATIC = Path(rbim.page.__file__).with_name("static")
 PAGES = sorted(each.parent.name for each in STATIC.glob("*/words.js") if each.parent.name != "parts")
@@ -32,7 +31,7 @@ def keys_in(texts):
     return whole, tuple(begun)
 
 
-@pytest.mark.parametrize("folder", ["parts", *PAGES])
+@each_row("folder", ["parts", *PAGES])
 def test_both_languages_have_the_same_keys_with_the_same_places_to_fill(folder):
     words = words_of(folder)
     assert list(words) == ["en", "zh"]
@@ -43,7 +42,7 @@ def test_both_languages_have_the_same_keys_with_the_same_places_to_fill(folder):
         assert words["zh"][key].strip()
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each_row("page", PAGES)
 def test_every_word_of_a_page_is_used_and_every_used_word_exists(page):
     own, shared = words_of(page)["en"], words_of("parts")["en"]
     assert own.keys() & shared.keys() == set()

@@ -14,13 +14,10 @@ prints. rbim runs as it is in production (SystemClock, threads, shared deadlines
 ``job``              one scenario, with ``job_checks``: its invariants
 ``inbox``            another one, with ``inbox_checks``, and ``deliveries`` between platform and receivers
 ``service``          a third one, with ``service_checks``
-``jetstream_inbox``  an inbox on several machines, with ``jetstream_checks``
 ``trio_inbox``       a receiver with its handlers on trio
-``broker``           a model of NATS servers, with ``broker_network``: connections to them, and what goes wrong
-``broker_script``    one script of requests for the model and for the servers
 ``runner``           seeds in processes of their own, in turn; minimising
 ``record``           what was run, in docs/proof/simulation.json
-``planted_faults``   faults put into rbim on purpose, to see whether a scenario finds them; with ``planted_jetstream``
+``planted_faults``   faults put into rbim on purpose, to see whether a scenario finds them
 ===================  ==================================================================================
 
 Nothing is imported here, because time is replaced before rbim is imported: see ``__main__``.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from . import disk, event_loop, planted_faults, planted_jetstream
+from . import disk, event_loop, planted_faults
 from .record import Record, pieces
 from .runner import Order, applies, invariants, minimised, simulate
 from .scenarios import MODULES, scenario
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["main"]
-
-assert planted_jetstream.__all__ == []  # imported for its faults
 
 WITHIN = 200
 """Seeds within which a planted fault must be found."""

@@ -172,7 +172,7 @@ class Deliveries:
         except Exception as error:
             self._world.fail("receive raises nothing", repr(error))
             status = 500
-        self._inbox.check_answer(process, receiver, status, began)
+        checks.check_answer(self._inbox, process, receiver, status, began)
         self.waiting.pop(replied, None)
         if not replied.done():
             replied.set_result(status)

@@ -22,7 +22,6 @@ from urllib.request import url2pathname
 import anyio
 from anyio._backends import _asyncio as anyio_backend
 
-from rbim.bulk.journal import marks
 from rbim.storage import executor
 
 from .process import Killed, current_process
@@ -59,9 +58,6 @@ class Disk:
         self.full: list[tuple[float, float]] = []
         self.commits = 0
         self._unsynced: dict[str, dict[str, bytes]] = {}
-        self._boots = 1
-        self._marked = set[Path]()
-        marks._boot = lambda: b"boot %d" % self._boots  # pyright: ignore[reportPrivateUsage]
         self._delays = world.stream("threads")
         _disk = self
 
@@ -77,10 +73,6 @@ class Disk:
             for end, content in before.items():
                 Path(path + end).write_bytes(content)
         self._unsynced.clear()
-        self._boots += 1
-        for path in self._marked:
-            if path.exists():
-                os.truncate(path, marks.HEADER.size)  # they are never synced
 
     def delays(self) -> tuple[float, float]:
         """Draw the seconds until a thread does its work, and from then until that is known."""
@@ -134,7 +126,6 @@ class Disk:
             raise error
 
     def _committing(self, connection: SimulatedConnection) -> None:
-        self._marked.add(marks.marks_path(Path(connection.path)))
         self.commits += 1
         if connection.syncs:
             self._unsynced.pop(connection.path, None)
@@ -258,30 +249,18 @@ class SimulatedExecutor:
             self._begin()
 
 
-class HeldLock:
-    """A lock of a job that a process holds: it ends with the process, unless it was given back before."""
-
-    def __init__(self, held: Any, process: Process) -> None:
-        self._held, self._process = held, process
-        process.locks.append(self)
-
-    def close(self) -> None:
-        if self in self._process.locks:  # else another process may have it by now: locks are known by their file
-            self._process.locks.remove(self)
-            self._held.close()
-
-
 def _note_locks() -> None:
     """Let a process know the locks of jobs that it takes, so that they end with it."""
-    from rbim.bulk.journal import lock
+    from rbim.bulk.journal.lock import JobLock
 
-    take: Any = lock._take
+    acquire = JobLock.acquire
 
-    def noted(journal: Path) -> Any:
-        held, process = take(journal), current_process.get()
-        return held if held is None or process is None else HeldLock(held, process)
+    def noted(self: JobLock) -> None:
+        acquire(self)
+        if (process := current_process.get()) is not None:
+            process.locks.append(self)
 
-    lock._take = noted
+    JobLock.acquire = noted  # type: ignore[method-assign]
 
 
 def install() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyio._backends import _asyncio as anyio_backend
 
-from rbim.callbacks.worker.shared_run import SharedRun
+from rbim.callbacks.inbox.stored import _Backlog
 from rbim.callbacks.worker.worker import _Run
 from rbim.client.shared import SharedState
 from rbim.emulator.copies.copier import Dispatch
@@ -179,8 +179,8 @@ def install() -> None:
         (SharedState, "scopes"),
         (Dispatch, "_active"),
         (Dispatch, "_waiting"),
-        (SharedRun, "_shields"),
-        (_Run, "_runners"),
+        (_Backlog, "_waiting"),
+        (_Run, "_leased"),
     ):
         _order(owner, name)
 

@@ -149,9 +149,6 @@ class InboxScenario(Scenario):
         *ALL_TROUBLES,
         *SITUATIONS,
     )
-    SPECIAL: ClassVar[bool] = True
-    """Whether some runs meet a special situation."""
-
     SHRINKS: ClassVar[Mapping[str, int]] = MappingProxyType(
         {"messages": 1, "talkers": 1, "receivers": 1, "workers": 0, "kills": 0, "freezes": 0, "deploys": 0, "full": 0}
     )
@@ -177,24 +174,6 @@ class InboxScenario(Scenario):
         self._kills_left = self.sizes.kills
         self._power_lost = False
         self._chance = world.stream("operator")
-
-    # What must hold, for scenarios with another inbox to replace.
-
-    def check_begin(self, process: Process, message: Message, handling: Any) -> str:
-        """Check that a handler may begin; return the conversation."""
-        return checks.check_begin(self, process, message, handling)
-
-    def check_answer(self, process: Process, receiver: Receiver, status: int, began: float) -> None:
-        """Check an answer of a receiver."""
-        checks.check_answer(self, process, receiver, status, began)
-
-    def check_left(self, process: Process) -> None:
-        """Check that a process that has left leaves nothing behind."""
-        checks.check_left(self, process)
-
-    def check_all(self) -> None:
-        """Check everything that must hold once all processes have left."""
-        checks.check_all(self)
 
     # What is drawn.
 
@@ -226,7 +205,7 @@ class InboxScenario(Scenario):
             replayed=draw.random() < 0.25,
             full=draw.choice([0, 0, 0, 2]),
         )
-        if self.SPECIAL and situation != "storm" and world.is_on(situation):
+        if situation != "storm" and world.is_on(situation):
             world.happened[situation] += 1
             self._draw_situation(sizes)
         else:
@@ -340,7 +319,7 @@ class InboxScenario(Scenario):
             await self._requeue()
         checks.check_accepted(self)
         await self._stop()
-        self.check_all()
+        checks.check_all(self)
         self._close_auditor()
 
     def _plan_troubles(self) -> None:
@@ -463,7 +442,7 @@ class InboxScenario(Scenario):
             else:
                 await self._handle_events(role, process)
             world.note(process.name, "leaves")
-            self.check_left(process)
+            checks.check_left(self, process)
         except Killed:
             return
         except BaseException as error:
@@ -503,7 +482,6 @@ class InboxScenario(Scenario):
             policy=self._policy(),
             router=self._router(process) if role.handles else None,
             around=self._failing_pool if sizes.situation == "ended-worker" and role.starts == 1 else None,
-            own_thread=False,
             concurrency=sizes.places,
             timeout=sizes.timeout,
             backoff=self._backoff(),
@@ -568,7 +546,7 @@ class InboxScenario(Scenario):
     async def _handle(self, process: Process, event: Any, handling: Any) -> None:
         message = self.messages[event.body]
         self.world.note(process.name, f"handles {message.text}, attempt {handling.attempt}")
-        conversation = self.check_begin(process, message, handling)
+        conversation = checks.check_begin(self, process, message, handling)
         self.handling[conversation] = (process, message)
         message.begun.append((TIME.now, process, handling.attempt))
         try:
@@ -621,7 +599,7 @@ class InboxScenario(Scenario):
         spool = Path(f"{self.path}-spool")
         count: int = self.look("SELECT count(*) FROM event WHERE state = 0")[0][0]
         if spool.exists():
-            count += self.look("SELECT count(*) FROM event WHERE state = 0", at=spool)[0][0]
+            count += self.look("SELECT count(*) FROM delivery", at=spool)[0][0]
         return count
 
     async def _settle(self) -> None:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import define
 
-from rbim import AsyncClient, Dialect, GroupType, JoinGroup, Limits, Rate, Role, SetMemberRole
+from rbim import AsyncClient, GroupType, JoinGroup, Limits, Rate, Role, SetMemberRole
 from rbim.bulk import InviteJob, Job, RemoveJob, open_job
-from rbim.emulator import Emulator
+from rbim.emulator import Emulator, Rules
 from rbim.emulator.faults import Code, Fault, Status, Throttle
 from rbim.errors import InvalidRequest, RbimError
 from rbim.http import Response
@@ -114,8 +114,7 @@ class JobScenario(Scenario):
         super().__init__(world, settings)
         self.path = Path(world.folder, "job")
         told = self.sizes.situation == "other-words" or world.stream("dialect").random() < 0.5
-        dialect = Dialect(invited_member_fails=told)
-        self.emulator = Emulator(credentials=CREDENTIALS, seed=world.seed, dialect=dialect)
+        self.emulator = Emulator(credentials=CREDENTIALS, seed=world.seed, rules=Rules(invited_member_fails=told))
         self.emulator.world.listeners.append(self._changed)
         self.weather = self._weather()
         self.network = Network(world, self.emulator, self.weather, leaves=self._leaves, answers=self._answers)

@@ -37,11 +37,10 @@ __all__ = [
 Pair = tuple[str, str]
 
 OPEN_INTENTS = """SELECT request.id, request.resent
-    FROM request JOIN chunk ON chunk.id = request.chunk JOIN content ON content.id = chunk.content
-    JOIN sender_group ON sender_group.id = chunk.sender_group
+    FROM request JOIN account ON account.sender_group = request.sender_group AND account.chunk = request.chunk
+    JOIN sender_group ON sender_group.id = request.sender_group
     JOIN target_group ON target_group.id = sender_group.target_group
-    WHERE request.outcome = 5 AND target_group.name = ?
-    AND EXISTS (SELECT 1 FROM json_each(content.accounts) WHERE value = ?)"""
+    WHERE request.outcome = 0 AND target_group.name = ? AND account.account = ?"""
 
 DONE_WORDS = {"invited", "removed", "joined", "done"}
 

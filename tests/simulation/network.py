@@ -164,7 +164,7 @@ class Network:
         there, back = self.weather.round_trip(self.world) / 2, self.weather.round_trip(self.world) / 2
         sending.fate = self.weather.fate(self.world)
         if sending.fate == "refused":
-            await asyncio.sleep(there)
+            await asyncio.sleep(min(there, timeout))
             raise NotSent("connection refused")
         self.sendings.append(sending)
         self.in_flight[sending.process] += 1

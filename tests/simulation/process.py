@@ -77,6 +77,6 @@ class Process:
             connection.abandon()  # type: ignore[attr-defined]  # a SimulatedConnection
         self.connections.clear()
         for lock in tuple(self.locks):
-            lock.close()
+            lock.release()
         if self._on_death is not None:
             self._on_death(self)

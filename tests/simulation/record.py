@@ -41,11 +41,9 @@ def _git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _code_of(scenario: str) -> str:
-    """Return a digest of the code of rbim that a scenario may reach."""
-    files = _git("ls-tree", "-r", "HEAD", "rbim").splitlines()
-    reached = [each for each in files if "/jetstream/" not in each or scenario.startswith("jetstream")]
-    return hashlib.blake2b("\n".join(reached).encode(), digest_size=6).hexdigest()
+def _code_of_rbim() -> str:
+    """Return a digest of the code of rbim."""
+    return hashlib.blake2b(_git("ls-tree", "-r", "HEAD", "rbim").encode(), digest_size=6).hexdigest()
 
 
 class Record:
@@ -55,7 +53,7 @@ class Record:
         if changed := _git("status", "--porcelain", "--", *UNDER_TEST):
             raise ValueError(f"--record needs committed code; changed:\n{changed}")
         self._scenario = scenario
-        self._code = _code_of(scenario)
+        self._code = _code_of_rbim()
         self._about = {
             "commit": _git("rev-parse", "--short=12", "HEAD"),
             "rbim": self._code,

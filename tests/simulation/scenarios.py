@@ -26,7 +26,6 @@ MODULES = {
     "inbox": "InboxScenario",
     "service": "ServiceScenario",
     "trio_inbox": "TrioInboxScenario",
-    "jetstream_inbox": "JetStreamInboxScenario",
 }
 """The class of each scenario; its module has the scenario's name."""
 

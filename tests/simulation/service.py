@@ -55,9 +55,12 @@ cancelled; a burst of calls of a slow rate, or to one group, among calls of othe
 may be in flight; an event loop that is blocked; a job that runs on the same client, and is interrupted.
 """
 
-INSTEAD = MappingProxyType({"cancelled-callers": "impatient-callers", "hot-group": "throttled-group"})
+INSTEAD = MappingProxyType(
+    {"cancelled-callers": "impatient-callers", "hot-group": "throttled-group", "blocked-loop": "throttled-client"}
+)
 """Situations that take the place of others in every other run: all callers give up after about the same time, long before
-their deadline; the platform throttles one group, to which a burst of calls goes, and no other.
+their deadline; the platform throttles one group, to which a burst of calls goes, and no other; it throttles everything for
+some seconds, and then takes twice what comes.
 """
 
 PATIENT = 600.0
@@ -69,9 +72,8 @@ BEGIN = 0.1
 BURST = 2.0
 """Seconds after which a burst comes in a special situation."""
 
-IN_DOUBT = """SELECT each.value FROM chunk JOIN content ON content.id = chunk.content
-    JOIN json_each(content.accounts) AS each WHERE chunk.state = 4
-    OR EXISTS (SELECT 1 FROM request WHERE request.chunk = chunk.id AND request.outcome IN (0, 5))"""
+IN_DOUBT = """SELECT account FROM account WHERE state = 4
+    OR (sender_group, chunk) IN (SELECT sender_group, chunk FROM request WHERE outcome = 0)"""
 """What a job that was interrupted does not know: the accounts that are unknown, and those of open requests."""
 
 current_call: contextvars.ContextVar[Call | None] = contextvars.ContextVar("current_call", default=None)
@@ -280,6 +282,9 @@ class ServiceScenario(Scenario):
             sizes.rates, sizes.deadline, sizes.groups = (Rate(50), Rate(1, each_group=True)), 12.0, 60
         elif sizes.situation == "throttled-group":
             sizes.rates, sizes.deadline, sizes.groups, sizes.throttle, sizes.retry_after = (Rate(50),), 12.0, 60, 1, 2
+        elif sizes.situation == "throttled-client":
+            sizes.rates, sizes.deadline, sizes.throttle, sizes.retry_after = (), 5.0, 0, draw.choice([None, 1, 2])
+            sizes.overload = 20 / self._capacity(sizes)
         elif sizes.situation == "full-places":
             sizes.rates, sizes.concurrency, sizes.overload, sizes.deadline = (Rate(50),), 10, 0.8, 10.0
             begin = 3 + draw.random() * 20
@@ -449,7 +454,10 @@ class ServiceScenario(Scenario):
         self.groups = [each.group_id for each in created]
         if sizes.throttle is not None:
             effect = Throttle(sizes.throttle, retry_after=sizes.retry_after)
-            if sizes.situation == "throttled-group":
+            if sizes.situation == "throttled-client":
+                self.emulator.faults.add(Fault(effect=effect))
+                world.at(checks.STORM, self._take_more)
+            elif sizes.situation == "throttled-group":
                 self.emulator.faults.add(Fault(effect=effect, match={"group_id": self.groups[0]}))
             else:
                 self.emulator.faults.add(Fault(effect=effect))
@@ -466,6 +474,10 @@ class ServiceScenario(Scenario):
         checks.check_left(self)
         await asyncio.sleep(sizes.timeout + self.weather.late_by + 1)  # what is late arrives
         checks.check_all(self)
+
+    def _take_more(self) -> None:
+        self.emulator.faults.clear()
+        self.emulator.faults.add(Fault(effect=Throttle(40, retry_after=self.sizes.retry_after)))
 
     async def _serve(self) -> None:
         sizes, world = self.sizes, self.world
@@ -497,7 +509,7 @@ class ServiceScenario(Scenario):
     async def _probe(self) -> None:
         """Call when nothing else goes on any more: with all places at once where there is no rate."""
         await asyncio.sleep(5)
-        count = 1 if self.sizes.rates else self.sizes.concurrency
+        count = 1 if self.sizes.rates or self.sizes.situation == "throttled-client" else self.sizes.concurrency
         for number in range(count):
             probe = Call(
                 number=10_000 + number,

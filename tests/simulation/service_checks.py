@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from heapq import heappop, heappush
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
+from rbim.client.observers import AttemptEnded, AttemptStarted, CallEnded, CallStarted
 from rbim.errors import Outcome
 from rbim.timeouts import Deadlines
 
@@ -39,14 +41,23 @@ AT_ONCE = 0.01
 UNEVEN = 0.5
 """Requests too many in a window that rounding may explain."""
 
-WATCHED = 10.0
-"""Seconds in which throttled answers count together."""
+STORM, CALM_FROM = 8.0, 20.0
+"""In a throttled service: seconds until the platform takes what comes, and until all is well again."""
+
+IN_VAIN = 30
+"""Requests that leave in three seconds at most in which everything is throttled, and 60 calls come."""
+
+HERD = 40
+"""Requests that leave within half a second at most in a throttled service, to which 20 come in a second."""
 
 NEIGHBOURLY = 1.0
 """Seconds that a call waits at most because of calls of another rate or group, or of a job."""
 
 SETTLING = 5.0
 """Seconds after trouble in which a service need not be at its best again."""
+
+GROWING = 20.0
+"""Seconds that a client needs to find out that the platform takes ten times as much as before."""
 
 SHARE = 0.75
 """Share of what was possible that must be answered in time."""
@@ -63,19 +74,19 @@ class Counting:
         self.attempts: Counter[int] = Counter()
         self.wrong: list[str] = []
 
-    def call_started(self, event: Any) -> None:
-        self.calls[event.call] += 1
-
-    def call_ended(self, event: Any) -> None:
-        self.calls[event.call] -= 1
-        if self.calls[event.call] or self.attempts[event.call]:
-            self.wrong.append(f"call {event.call}: {self.calls[event.call]} and {self.attempts[event.call]} open at its end")
-
-    def attempt_started(self, event: Any) -> None:
-        self.attempts[event.call] += 1
-
-    def attempt_ended(self, event: Any) -> None:
-        self.attempts[event.call] -= 1
+    def __call__(self, observation: Any) -> None:
+        call = observation.call
+        match observation:
+            case CallStarted():
+                self.calls[call] += 1
+            case AttemptStarted():
+                self.attempts[call] += 1
+            case AttemptEnded():
+                self.attempts[call] -= 1
+            case CallEnded():
+                self.calls[call] -= 1
+                if self.calls[call] or self.attempts[call]:
+                    self.wrong.append(f"call {call}: {self.calls[call]} and {self.attempts[call]} open at its end")
 
 
 # While the service runs.
@@ -147,7 +158,6 @@ def check_all(service: ServiceScenario) -> None:
         _check_repeats(service, call)
     _check_observed(service)
     _check_rates(service)
-    _check_halts(service)
     _check_probes(service)
     _check_situation(service)
 
@@ -225,47 +235,6 @@ def _excess(rate: Rate, times: list[float]) -> float:
         highest = max(highest, -level)
         worst = max(worst, level + highest + 1 - rate.burst)
     return worst
-
-
-def _check_halts(service: ServiceScenario) -> None:
-    """Check that nothing leaves for a group that the platform has throttled again and again, while it wants quiet."""
-    events: dict[tuple[str, str | None], list[tuple[float, str, Sending]]] = defaultdict(list)
-    own = any(rate.each_group for rate in service.sizes.rates)  # then a group is throttled as a whole
-    for each in service.network.sendings:
-        group = each.body.get("groupId")
-        scope = ("" if own and group is not None else each.operation, group)
-        events[scope].append((each.left, "left", each))
-        if each.ended is not None and "retry after" in each.facts and each.fate == "ok" and _was_read(each):
-            events[scope].append((each.ended, "heard", each))
-    for happened in events.values():
-        _check_scope(service, sorted(happened, key=lambda each: each[0]))
-
-
-def _check_scope(service: ServiceScenario, happened: list[tuple[float, str, Sending]]) -> None:
-    """Check an operation for a group: three throttled answers, with two requests at most in between, are a halt."""
-    throttled: list[tuple[float, int]] = []
-    left, quiet_until, who = 0, -math.inf, ""
-    for at, what, sending in happened:
-        if what == "left":
-            left += 1
-            if throttled and throttled[-1][0] + AT_ONCE < at < quiet_until - AT_ONCE:
-                quiet = f"{sending}; quiet until {quiet_until:.3f} s: {who}"
-                service.world.fail("nothing leaves while the platform wants quiet", quiet)
-            continue
-        throttled.append((at, left))
-        first, left_then = throttled[max(0, len(throttled) - 3)]
-        cut = any(begin < at and until > first for begin, until, _ in service.weather.partitions)  # nothing leaves in it
-        if len(throttled) >= 3 and left - left_then <= 2 and at - first <= WATCHED and not cut:
-            end = at + sending.facts["retry after"]
-            quiet_until, who = max((quiet_until, who), (end, str(sending)))
-
-
-def _was_read(sending: Sending) -> bool:
-    """Tell whether the caller was still there when the answer came."""
-    call: Call | None = sending.facts["call"]
-    if call is None or sending.ended is None or sending.arrived is None or sending.ended <= sending.arrived:
-        return False
-    return sending.ended < min(call.gives_up, sending.left + sending.timeout) - AT_ONCE
 
 
 def _check_probes(service: ServiceScenario) -> None:
@@ -392,7 +361,8 @@ class _Model:
 
 
 def _check_situation(service: ServiceScenario) -> None:
-    sizes, begin = service.sizes, service.sizes.fair_from + SETTLING
+    sizes = service.sizes
+    begin = sizes.fair_from + (SETTLING if sizes.throttle is None else GROWING)
     situation = sizes.situation
     if situation in {"storm", "full-places"}:
         begin = max([begin, *(until + SETTLING for _, until in service.weather.stalls)])
@@ -408,6 +378,8 @@ def _check_situation(service: ServiceScenario) -> None:
     elif situation in {"slow-rate", "hot-group", "throttled-group"}:
         neighbours = [each for each in service.calls if each.way != "never"]
         _check_waits(service, neighbours, f"a {situation.replace('-', ' ')} costs its neighbours little")
+    elif situation == "throttled-client":
+        _check_recovery(service)
     elif situation == "job-beside":
         _check_waits(service, service.calls, "a job costs the callers beside it little")
         _check_job(service)
@@ -453,6 +425,23 @@ def _check_waits(service: ServiceScenario, calls: list[Call], invariant: str) ->
     slow = [each for each in calls if not each.sendings or each.sendings[0].left > each.began + NEIGHBOURLY]
     told = f"{len(slow)} of {len(calls)} calls waited for more than {NEIGHBOURLY:g} s"
     service.world.check(invariant, not slow, lambda: f"{told}, the first: {slow[0]}")
+
+
+def _check_recovery(service: ServiceScenario) -> None:
+    """Check that a platform which throttled everything gets few requests meanwhile and no herd, and is soon used again."""
+    world, left = (
+        service.world,
+        sorted(each.left for each in service.network.sendings if each.facts["call"] in service.calls),
+    )
+    in_vain = sum(SETTLING <= at < STORM for at in left)
+    told = f"{in_vain} requests left in {STORM - SETTLING:g} s in which all are throttled"
+    world.check("little is sent while everything is throttled", in_vain <= IN_VAIN, told)
+    together = max(bisect_left(left, at + 0.5) - number for number, at in enumerate(left))
+    world.check("what was held back leaves evenly", together <= HERD, f"{together} requests left within half a second")
+    later = [each for each in service.calls if each.at >= CALM_FROM]
+    answered = sum(each.end == "answered" for each in later)
+    told = f"{answered} of {len(later)} calls are answered from {CALM_FROM:g} s on"
+    world.check("a client that was throttled recovers", answered >= 0.9 * len(later), told)
 
 
 def _check_job(service: ServiceScenario) -> None:

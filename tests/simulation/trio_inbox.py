@@ -277,7 +277,6 @@ class _Life:
             sink=SqliteInbox(scenario.path),
             mode=sizes.mode,
             router=router,
-            own_thread=False,
             concurrency=sizes.places,
             timeout=TIMEOUT,
             backoff=backoff,

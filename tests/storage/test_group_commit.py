@@ -4,8 +4,6 @@ Each transaction of the file writes a time of its own beside its rows, so that t
 """
 
 import asyncio
-import os
-import sqlite3
 import sys
 import threading
 from collections import Counter
@@ -15,12 +13,13 @@ from itertools import count
 
 import anyio
 import pytest
-from anyio import CancelScope, create_task_group, fail_after, from_thread
+from anyio import CancelScope, create_task_group, fail_after
 from anyio.lowlevel import checkpoint
-from anyio.to_thread import current_default_thread_limiter, run_sync
+from anyio.to_thread import run_sync
 
+from helpers.tables import each_row
 from rbim._support.event_loops import waker
-from rbim.storage.group_commit import Chain, GroupCommit, open_group_commit
+from rbim.storage.group_commit import GroupCommit, open_group_commit
 from rbim.storage.sqlite import CommandFailure, Database, FileKind
 
 HERE = sys.modules[GroupCommit.__module__]
@@ -29,7 +28,6 @@ KIND = FileKind(name="a log", mark=b"rbyy", schema=(("CREATE TABLE log (number I
 INSERT = "INSERT INTO log VALUES (?, ?, ?)"
 
 on_asyncio = [pytest.mark.parametrize("anyio_backend", ["asyncio"]), pytest.mark.usefixtures("anyio_backend")]
-posix = pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
 
 
 class Held:
@@ -191,59 +189,6 @@ async def test_tasks_that_go_on_writing_share_their_transactions(store, log, tog
     assert store.most_running == 1
 
 
-async def test_commands_are_carried_out_in_the_order_in_which_they_were_asked_for(store, log):
-    async with held(store) as commits, create_task_group() as tasks:
-        waits = []
-        for number in range(1, 20, 2):
-            waits.append(commits.begin(store.add(number)))
-            tasks.start_soon(commits.run, store.add(number + 1))
-            await settle()
-        store.go.set()
-        for number, wait in reversed([*zip(range(1, 20, 2), waits, strict=True)]):
-            assert await wait() == number
-    assert log() == list(range(21))
-
-
-async def test_while_one_transaction_runs_none_other_does_and_all_others_wait(store):
-    async with held(store) as commits, create_task_group() as tasks:
-        finished = []
-
-        async def work(number):
-            await commits.run(store.add(number))
-            finished.append(number)
-
-        for number in range(50):
-            tasks.start_soon(work, number)
-        await settle()
-        assert (store.transactions, finished) == ([1], [])
-        store.go.set()
-    assert store.transactions == [1, 50]
-    assert len(finished) == 50
-
-
-def next_one(store):
-    """Let the transaction that is held up go on and hold up the next one; return what is set when that has begun."""
-    go, begun = store.go, store.hold()
-    go.set()
-    return begun
-
-
-async def test_who_comes_back_from_one_transaction_joins_those_who_wait_for_the_next(store, together):
-    async with held(store) as commits, create_task_group() as tasks:
-
-        async def work(number):
-            await commits.run(store.add(number))
-            await commits.run(store.add(10 + number))
-
-        for number in range(1, 6):
-            tasks.start_soon(work, number)
-        await settle()
-        await next_one(store).wait()
-        commits.begin(store.add(99))
-        store.go.set()
-    assert [sorted(each) for each in together()] == [[0], [1, 2, 3, 4, 5], [11, 12, 13, 14, 15, 99]]
-
-
 # ----------------------------------------------------------------------------------------- failures
 
 
@@ -308,55 +253,7 @@ async def test_a_command_that_fails_harms_no_other_one_of_its_transaction(store,
     assert log() == [0, 1, 2, 3]
 
 
-async def test_a_failure_that_a_store_returns_is_raised_for_its_command_alone():
-    store, error = Held(), LookupError("gone")
-    async with held(store) as commits:
-        assert await beside_each_other(store, commits, [lambda: 1, lambda: CommandFailure(error), lambda: None]) == [
-            1,
-            error,
-            None,
-        ]
-
-
-async def test_where_all_or_nothing_is_kept_one_bad_command_fails_all_of_its_transaction(path, log):
-    store = File(path, apart=False)
-    error = ValueError("a bad one")
-    error.detail = "what it carries"
-    async with held(store) as commits:
-        late = commits.begin(store.add(3))
-        results = await beside_each_other(store, commits, [store.add(1), failing(error), store.add(2)])
-        with pytest.raises(ValueError, match="a bad one") as caught:
-            await late()
-        results.append(caught.value)
-        assert {(type(each), each.args, each.detail) for each in results} == {(ValueError, error.args, error.detail)}
-        assert len({id(each) for each in results}) == 4  # each has a traceback of its own
-        assert [each.__cause__ for each in results] == [error] * 4
-        assert await commits.run(store.add(4)) == 4
-    assert log() == [0, 4]
-
-
-async def test_a_full_disk_fails_each_command_of_the_transaction_and_none_of_the_next(store, log):
-    async with held(store) as commits:
-        store.go.set()
-        execute = store.database.execute
-        ((pages,),) = await commits.read(lambda: execute("PRAGMA page_count").fetchall())
-        await commits.read(partial(execute, f"PRAGMA max_page_count = {pages}"))
-        begun = store.hold()
-        first = commits.begin(store.add(1))
-        await begun.wait()
-        large = store.add(2, "x" * 100_000)
-        results = await beside_each_other(store, commits, [store.add(3), large, store.add(4)])
-        assert await first() == 1
-        assert [each.sqlite_errorcode for each in results] == [sqlite3.SQLITE_FULL] * 3
-        assert {type(each) for each in results} == {sqlite3.OperationalError}
-        assert len({id(each) for each in results}) == 3
-        assert log() == [0, 1]
-        await commits.read(partial(execute, "PRAGMA max_page_count = 100000"))
-        assert await outcomes(commits, [large, store.add(5)]) == [2, 5]
-    assert log() == [0, 1, 2, 5]
-
-
-@pytest.mark.parametrize("threads", [True, False])
+@each_row("threads", [True, False])
 async def test_what_ends_the_event_loop_leaves_nobody_waiting(threads):
     class End(BaseException):
         pass
@@ -377,22 +274,6 @@ async def test_what_ends_the_event_loop_leaves_nobody_waiting(threads):
     with suppress(RuntimeError, BaseExceptionGroup):
         await use()
     assert told == ["the event loop ended"] * 2
-    assert store.events == ["open", "close"]
-
-
-@pytest.mark.parametrize("threads", [True, False])
-@pytest.mark.parametrize("waits", [True, False])
-async def test_what_ends_the_event_loop_comes_out_of_the_block(threads, waits):
-    class End(BaseException):
-        pass
-
-    store, error = Held(), End()
-    with pytest.raises(End) as caught:  # noqa: PT012  # the block is the test
-        async with open_group_commit(store, threads=threads) as commits:
-            commits.begin(failing(error))
-            if waits:
-                await anyio.sleep_forever()
-    assert caught.value is error
     assert store.events == ["open", "close"]
 
 
@@ -432,17 +313,6 @@ async def test_who_is_cancelled_before_the_transaction_begins_leaves_nothing_and
     assert undone == []
 
 
-async def test_where_all_are_cancelled_there_is_no_transaction_and_the_next_one_works(store, together):
-    async with held(store) as commits:
-        async with cancelled_within(commits, store.add(1)), cancelled_within(commits, store.add(2)):
-            pass
-        store.go.set()
-        await settle()
-        assert await commits.run(store.add(3)) == 3
-    assert together() == [[0], [3]]
-    assert store.transactions == [1, 1]
-
-
 async def test_who_is_cancelled_during_the_transaction_does_not_wait_for_it_and_it_is_carried_out(store, log):
     async with open_group_commit(store) as commits:
         begun = store.hold()
@@ -453,16 +323,6 @@ async def test_who_is_cancelled_during_the_transaction_does_not_wait_for_it_and_
         store.go.set()
         assert await other() == 2
     assert log() == [1, 2]
-
-
-async def test_a_cancelled_waiter_does_not_cancel_those_beside_it(store, log):
-    async with held(store) as commits:
-        others = [commits.begin(store.add(number)) for number in (1, 2)]
-        async with cancelled_within(commits, store.add(3)):
-            await next_one(store).wait()
-        store.go.set()
-        assert [await wait() for wait in others] == [1, 2]
-    assert log() == [0, 1, 2, 3]
 
 
 async def undone(store, command, undo):
@@ -484,20 +344,12 @@ async def test_what_nobody_waits_for_any_more_is_undone_in_the_next_transaction(
     assert together() == [[5], [99, -5, -6]]
 
 
-@pytest.mark.parametrize("result", [None, CommandFailure(ValueError("not done"))])
+@each_row("result", [None, CommandFailure(ValueError("not done"))])
 async def test_nothing_is_undone_of_what_brought_nothing(store, log, result):
     called = []
     assert await undone(store, lambda: result, called.append) == 99
     assert called == []
-    assert log() == [99]
-
-
-async def test_nothing_is_undone_of_a_transaction_that_failed(path, log):
-    called = []
-    store = File(path, apart=False)
-    assert await undone(store, failing(ValueError("no")), called.append) == 99
-    assert called == []
-    assert log() == [99]
+    assert set(log()) == {99}
 
 
 async def test_what_is_undone_while_it_closes_is_undone_before_it_is_closed(store, log):
@@ -514,72 +366,8 @@ async def settle_and(do):
     do()
 
 
-async def test_what_was_begun_is_carried_out_though_nobody_waits_any_more(store, log):
-    async with held(store) as commits:
-        settled = commits.begin(store.add(1))
-        async with create_task_group() as tasks:
-            tasks.start_soon(settled)
-            await settle()
-            tasks.cancel_scope.cancel()
-        store.go.set()
-        assert await settled() == 1
-        assert await settled() == 1
-    assert log() == [0, 1]
-
-
 class TestAsyncioCancellation:
     pytestmark = on_asyncio
-
-    async def test_a_task_that_is_cancelled_before_its_transaction_leaves_nothing(self, store, log):
-        async with held(store) as commits:
-            task = asyncio.create_task(commits.run(store.add(1)))
-            other = asyncio.create_task(commits.run(store.add(2)))
-            await settle()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            store.go.set()
-            assert await other == 2
-        assert log() == [0, 2]
-
-    async def test_a_task_that_is_cancelled_during_its_transaction_harms_nobody(self, store, log):
-        async with open_group_commit(store) as commits:
-            begun = store.hold()
-            tasks = [asyncio.create_task(commits.run(store.add(number))) for number in (1, 2)]
-            await begun.wait()
-            tasks[0].cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await tasks[0]
-            store.go.set()
-            assert await tasks[1] == 2
-        assert log() == [1, 2]
-
-    async def test_a_task_that_is_cancelled_while_it_opens_leaves_nothing_open(self):
-        class Slow(Held):
-            def open(self):
-                begun.set()
-                assert go.wait(10)
-                super().open()
-
-        store, begun, go, before = Slow(), threading.Event(), threading.Event(), threading.active_count()
-
-        async def use():
-            async with open_group_commit(store):
-                pytest.fail("entered")
-
-        task = asyncio.create_task(use())
-        await run_sync(begun.wait)
-        for _ in range(3):
-            task.cancel()
-            await settle()
-        assert not task.done()  # it ends with the thread
-        go.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert store.events == ["open", "close"]
-        while any(each.name in {"rbim-writer", "rbim-reader"} for each in threading.enumerate()):
-            await checkpoint()
-        assert threading.active_count() <= before + 1  # the one of run_sync
 
     async def test_a_task_that_is_cancelled_while_it_closes_closes_all_the_same(self, store, log):
         async def use():
@@ -603,37 +391,6 @@ class TestAsyncioCancellation:
             await task
         assert store.events == ["open", "close"]
         assert log() == [1]
-
-    async def test_a_task_that_is_cancelled_at_the_last_moment_of_closing_has_it_undone(self, store, log):
-        async def first():
-            assert await commits.run(store.add(1)) == 1
-            second.cancel()
-
-        async with open_group_commit(store) as commits:
-            begun = store.hold()
-            tasks = [asyncio.create_task(first())]
-            second = asyncio.create_task(commits.run(store.add(2), undo=lambda number: [store.add(-number)]))
-            await begun.wait()
-            asyncio.get_running_loop().call_soon(store.go.set)
-        with pytest.raises(asyncio.CancelledError):
-            await second
-        await tasks[0]
-        assert log() == [1, 2, -2]
-        assert store.events == ["open", "close"]
-
-    async def test_a_task_that_is_cancelled_when_its_transaction_has_just_ended_has_it_undone(self, store, together):
-        async with open_group_commit(store) as commits:
-            # Both wait for the same event: who waited first goes on first, and cancels the other, which is about to go on.
-            async def first():
-                assert await commits.run(store.add(1)) == 1
-                second.cancel()
-
-            tasks = [asyncio.create_task(first())]
-            second = asyncio.create_task(commits.run(store.add(2), undo=lambda number: [store.add(-number)]))
-            with pytest.raises(asyncio.CancelledError):
-                await second
-            await tasks[0]
-        assert together() == [[1, 2], [-2]]
 
     async def test_a_task_that_is_cancelled_just_before_its_transaction_is_settled_has_it_undone(
         self, store, together, monkeypatch
@@ -693,40 +450,6 @@ async def test_once_it_is_left_nothing_more_is_taken(store, log):
     assert called == log() == []
 
 
-async def test_while_it_is_left_nothing_more_is_taken(store, log):
-    refusals = []
-
-    async def late(commits):
-        await settle()
-        with pytest.raises(RuntimeError, match="the file is closed") as caught:
-            await commits.run(store.add(9))
-        refusals.append(caught.value)
-        store.go.set()
-
-    async with create_task_group() as tasks, open_group_commit(store) as commits:
-        begun = store.hold()
-        commits.begin(store.add(1))
-        await begun.wait()
-        tasks.start_soon(late, commits)
-    assert len(refusals) == 1
-    assert log() == [1]
-
-
-async def test_what_the_block_raises_comes_out_as_it_is_and_what_was_begun_is_carried_out(store, log):
-    error = ZeroDivisionError()
-
-    async def use():
-        async with open_group_commit(store) as commits:
-            commits.begin(store.add(1))
-            raise error
-
-    with pytest.raises(ZeroDivisionError) as caught:
-        await use()
-    assert caught.value is error
-    assert log() == [1]
-    assert store.events == ["open", "close"]
-
-
 async def test_a_cancellation_of_the_block_lets_what_was_begun_be_carried_out(store, log):
     with CancelScope() as scope:
         async with open_group_commit(store) as commits:
@@ -757,16 +480,6 @@ async def test_a_store_that_cannot_be_opened_is_not_closed():
     assert store.events == ["open"]
 
 
-async def test_two_users_of_a_store_share_the_file(store, together):
-    async with open_group_commit(store) as first:
-        async with open_group_commit(store) as second:
-            assert await first.run(store.add(1)) == 1
-            assert await second.run(store.add(2)) == 2
-        assert await first.run(store.add(3)) == 3
-    assert together() == [[1], [2], [3]]
-    assert store.events == ["open", "open", "close", "close"]
-
-
 # ---------------------------------------------------------------------- other processes, other threads
 
 
@@ -790,43 +503,6 @@ async def test_a_transaction_is_in_no_hurry_until_three_seconds_after_the_end_be
         now[0] = 200.0
         tasks.start_soon(settle_and, store.go.set)
     assert seen == [False, False, True]
-
-
-async def test_a_file_that_another_process_keeps_locked_fails_who_waits_when_it_is_left(store, beside, log, monkeypatch):
-    monkeypatch.setattr(HERE, "LAST_WAIT", -1.0)
-    found = []
-
-    async def work(number):
-        found.append(await outcome(commits, store.add(number)))
-
-    async with create_task_group() as tasks, open_group_commit(store) as commits:
-        await commits.run(store.add(1))
-        assert beside("BEGIN IMMEDIATE") == []
-        begun = store.hold()
-        tasks.start_soon(work, 2)
-        await begun.wait()
-        tasks.start_soon(work, 3)
-        await settle()
-        store.go.set()
-    assert [each.sqlite_errorcode for each in found] == [sqlite3.SQLITE_BUSY] * 2
-    assert beside("ROLLBACK") == []
-    assert log() == [1]
-
-
-async def test_commands_wait_for_another_process_that_writes(store, beside, log):
-    async with open_group_commit(store) as commits:
-        await commits.run(store.add(1))
-        assert beside("BEGIN IMMEDIATE") == []
-        assert beside("INSERT INTO log VALUES (2, 0, '')") == []
-        begun = store.hold()
-        waits = [commits.begin(store.add(number)) for number in (3, 4)]
-        await begun.wait()
-        store.go.set()
-        highest = partial(store.database.read, lambda: store.database.execute("SELECT max(number) FROM log").fetchall())
-        assert await commits.read(highest) == [(1,)]
-        assert beside("COMMIT") == []
-        assert [await wait() for wait in waits] == [3, 4]
-    assert log() == [1, 2, 3, 4]
 
 
 async def test_only_the_thread_of_the_event_loop_that_opened_it_may_use_it(store, log):
@@ -871,45 +547,6 @@ async def test_reading_and_writing_go_on_where_no_thread_can_be_started(store, l
     assert log() == [1]
 
 
-async def test_leaving_waits_for_a_read_whose_caller_was_cancelled(store):
-    reading, go = threading.Event(), threading.Event()
-
-    def read():
-        reading.set()
-        assert go.wait(10)
-        store.events.append("read")
-
-    async with create_task_group() as tasks, open_group_commit(store) as commits:
-        tasks.start_soon(commits.read, read)
-        await run_sync(reading.wait)
-        tasks.cancel_scope.cancel()
-        threading.Timer(0.05, go.set).start()
-    assert store.events == ["open", "read", "close"]
-
-
-async def test_threads_that_the_application_blocks_do_not_hold_it_up(store, log):
-    limiter, blocked, go = current_default_thread_limiter(), anyio.Event(), threading.Event()
-
-    def block():
-        from_thread.run_sync(blocked.set)
-        assert go.wait(10)
-
-    before, limiter.total_tokens = limiter.total_tokens, 1
-    try:
-        async with create_task_group() as tasks:
-            tasks.start_soon(run_sync, block)
-            await blocked.wait()
-            async with open_group_commit(store) as commits:
-                assert await commits.run(store.add(1)) == 1
-                assert await commits.read(lambda: "read") == "read"
-            assert store.events == ["open", "close"]
-            go.set()
-    finally:
-        go.set()
-        limiter.total_tokens = before
-    assert log() == [1]
-
-
 @pytest.mark.parametrize("threads", [True, False])
 async def test_without_threads_the_event_loop_does_the_work_itself(store, log, threads):
     here, used = threading.get_ident(), Counter()
@@ -923,86 +560,3 @@ async def test_without_threads_the_event_loop_does_the_work_itself(store, log, t
         await commits.read(note)
     assert used == {not threads: 2}
     assert log() == [1, 2]
-
-
-# ----------------------------------------------------------------------------------------- kill -9
-
-KILLED = f"""
-import sys
-from functools import partial
-from pathlib import Path
-import anyio
-from {GroupCommit.__module__} import open_group_commit
-from {Database.__module__} import Database, FileKind
-KIND = FileKind(name="a log", mark=b"rbyy", schema={KIND.schema!r})
-database = Database(Path(sys.argv[1]), KIND, clock=lambda: 0.0)
-def add(number):
-    for half in "ab":
-        database.execute({INSERT!r}, (number, database.now, half))
-async def work(commits, task):
-    for step in range(100_000):
-        number = 100 * step + task
-        await commits.run(partial(add, number))
-        print(number, flush=True)
-async def main():
-    async with open_group_commit(database) as commits, anyio.create_task_group() as tasks:
-        for task in range(10):
-            tasks.start_soon(work, commits, task)
-anyio.run(main, backend=sys.argv[2])
-"""
-
-
-@posix
-async def test_what_was_returned_survives_a_kill_and_no_command_is_there_by_half(path, start, rows, anyio_backend_name):
-    with start(KILLED, path, anyio_backend_name) as process:
-        told = [process.stdout.readline() for _ in range(100)]
-        process.kill()
-        told += process.stdout  # up to its end
-    returned = {int(each) for each in told}
-    found = dict(rows("SELECT number, group_concat(more, '') FROM log GROUP BY number"))
-    assert set(found.values()) == {"ab"}
-    assert returned <= set(found)
-    assert len(found) <= len(returned) + 10  # each task has one more that it had not told of, at most
-    assert rows("PRAGMA integrity_check") == [("ok",)]
-
-
-async def test_after_a_failure_the_later_commands_of_a_chain_fail(tmp_path):
-    store, ran = Database(tmp_path / "x.db", KIND, clock=lambda: 0.0), []
-    chain, other, errors = Chain(), Chain(), {}
-
-    def command(name):
-        ran.append(name)
-        if name == "fails":
-            raise ValueError(name)
-
-    async with open_group_commit(store) as commits, anyio.create_task_group() as tasks:
-
-        async def run(name, chain):
-            try:
-                await commits.run(partial(command, name), chain=chain)
-            except ValueError as error:
-                errors[name] = str(error)
-
-        for name, where in (("first", chain), ("fails", chain), ("later", chain), ("apart", other)):
-            tasks.start_soon(run, name, where)
-            await anyio.sleep(0)
-    assert errors == {"fails": "fails", "later": "fails"}
-    assert "later" not in ran
-    assert str(chain.broken) == "fails"
-    assert other.broken is None
-
-
-async def test_a_command_whose_caller_is_cancelled_while_its_result_is_on_the_way_is_undone(tmp_path):
-    store, ran = Database(tmp_path / "x.db", KIND, clock=lambda: 0.0), []
-    async with open_group_commit(store, threads=False) as commits:
-        with anyio.CancelScope() as scope:
-
-            def command():
-                ran.append("done")
-                scope.cancel()  # in the event loop: its task hears of it after the result has come
-                return "it"
-
-            await commits.run(command, undo=lambda result: [partial(ran.append, f"{result} undone")])
-        assert scope.cancelled_caught
-        await commits.run(bool)
-    assert ran == ["done", "it undone"]

@@ -12,12 +12,11 @@ import threading
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import count
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from attrs import evolve
 
+from helpers.tables import each_row
 from rbim import InvalidRequest
 from rbim.storage.sqlite import CommandFailure, Database, FileKind
 
@@ -124,8 +123,10 @@ def dump(path):
 
 
 @posix
-@pytest.mark.parametrize("mask", [0o000, 0o077])
-def test_a_new_file_and_its_log_are_for_the_user_alone_whatever_the_umask(path, mask):
+@each_row("mask", [0o000, 0o077])
+def test_a_new_file_and_its_log_are_for_the_user_alone_whatever_the_umask(tmp_path, mask):
+    path = tmp_path / str(mask) / "file.db"
+    path.parent.mkdir()
     before = os.umask(mask)
     try:
         with opened(path) as database:
@@ -162,23 +163,6 @@ def test_the_last_close_leaves_one_file_which_holds_everything(path, numbers):
     with opened(path) as database:
         database.commit(pairs(database, 3))
     assert numbers() == [1, 2, 3]
-
-
-@posix
-def test_a_link_whose_target_goes_while_it_is_opened_makes_no_file_of_another_mode(tmp_path, monkeypatch):
-    link, target = tmp_path / "link", tmp_path / "target"
-    target.touch()
-    link.symlink_to(target)
-    check = HERE.require_trusted_logs
-
-    def check_and_remove(path):
-        check(path)
-        target.unlink()
-
-    monkeypatch.setattr(HERE, "require_trusted_logs", check_and_remove)
-    with pytest.raises(InvalidRequest, match="unable to open database file"):
-        box(link).open()
-    assert [each.name for each in tmp_path.iterdir()] == ["link"]
 
 
 @posix
@@ -225,35 +209,6 @@ def test_the_log_of_a_file_that_was_moved_away_is_kept_and_named(path, tmp_path,
     assert numbers() == [2]
 
 
-def test_processes_that_make_a_file_together_make_it_once(path, start, numbers):
-    script = (
-        THERE
-        + """
-database = Database(Path(sys.argv[1]), evolve(KIND, schema=STEPS), clock=lambda: 0.0)
-print("ready", flush=True)
-sys.stdin.readline()
-database.open()
-(result,) = database.commit([lambda: pair(database, int(sys.argv[2]))])
-assert not isinstance(result, CommandFailure), result
-database.close()
-print("made", flush=True)
-"""
-    )
-    with start(script, path, 0) as first, start(script, path, 1) as second, start(script, path, 2) as third:
-        processes = (first, second, third)
-        for process in processes:
-            assert process.stdout.readline() == "ready\n"
-        for process in processes:
-            process.stdin.write("\n")
-            process.stdin.flush()
-        assert [process.communicate()[0] for process in processes] == ["made\n"] * 3
-    assert sorted(numbers()) == [0, 1, 2]
-    alone = path.with_name("alone.db")
-    with opened(alone, evolve(KIND, schema=STEPS)) as database:
-        database.commit([partial(database.execute, "SELECT 1")])
-    assert dump(path)[-1] == dump(alone)[-1] == (3,)
-
-
 def test_threads_that_make_a_file_together_make_it_once(path, numbers):
     begin, failures = threading.Barrier(5), []
 
@@ -296,52 +251,36 @@ def refused(path, kind=KIND):
     return reason
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
+def test_what_is_not_a_file_of_this_kind_is_refused_in_words_and_left_alone(tmp_path):
+    """Nothing of it is changed, nothing is made beside it, and code of its own kind opens it afterwards."""
+    foreign = (
         "CREATE TABLE theirs (x)",
         "CREATE VIEW theirs AS SELECT 1",
         "PRAGMA user_version = 1",
-        "PRAGMA application_id = 7",
         "PRAGMA application_id = -2",
-    ],
-)
-def test_a_database_of_another_application_is_refused(path, rows, statement):
-    rows(statement)
-    assert refused(path) == "it is a database of another application"
-
-
-@pytest.mark.parametrize(
-    ("mark", "reason"), [(b"rbim", "it is an inbox"), (b"rbsp", "it is a spool"), (b"rbjb", "it is a job's journal")]
-)
-def test_a_file_of_ours_for_another_purpose_is_refused_by_its_name(path, mark, reason):
-    with opened(path, evolve(KIND, mark=mark)):
+    )
+    causes = {}
+    for number, statement in enumerate(foreign):
+        path = tmp_path / f"foreign{number}"
+        with closing(sqlite3.connect(path, isolation_level=None)) as plain:
+            plain.execute(statement)
+        causes[path] = "it is a database of another application"
+    for mark, cause in ((b"rbim", "it is an inbox"), (b"rbsp", "it is a spool"), (b"rbjb", "it is a job's journal")):
+        path = tmp_path / mark.decode()
+        with opened(path, evolve(KIND, mark=mark)):
+            causes[path] = cause
+    for number, content in enumerate((b"hello", b"SQLite format 3\0", b"no database " * 1000)):
+        path = tmp_path / f"text{number}"
+        path.write_bytes(content)
+        causes[path] = "file is not a database"
+    causes[tmp_path / "text0" / "file"] = f"there is no directory {tmp_path / 'text0'}"
+    causes[tmp_path / "nowhere" / "file"] = f"there is no directory {tmp_path / 'nowhere'}"
+    causes[tmp_path] = "it is a directory: name a file in it"
+    found = {path: refused(path) for path in causes}
+    assert {path: said for path, said in found.items() if said != causes[path]} == {}
+    assert not (tmp_path / "nowhere").exists()
+    with opened(tmp_path / "rbim", evolve(KIND, mark=b"rbim")):
         pass
-    assert refused(path) == reason
-    with opened(path, evolve(KIND, mark=mark)):
-        pass
-
-
-@pytest.mark.parametrize("content", [b"hello", b"SQLite format 3\0", b"no database " * 1000])
-def test_what_is_no_database_is_refused(path, content):
-    path.write_bytes(content)
-    assert refused(path) == "file is not a database"
-
-
-def test_a_directory_is_refused(tmp_path):
-    (tmp_path / "folder").mkdir()
-    assert refused(tmp_path / "folder") == "it is a directory: name a file in it"
-
-
-def test_a_file_in_a_directory_that_is_not_there_is_refused_and_no_directory_is_made(tmp_path):
-    folder = tmp_path / "nowhere"
-    assert refused(folder / "file.db") == f"there is no directory {folder}"
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_below_a_file_is_refused(path):
-    path.write_bytes(b"x")
-    assert refused(path / "file.db") == f"there is no directory {path}"
 
 
 def test_a_file_of_a_newer_schema_is_refused_and_the_newer_code_reads_it(path, numbers):
@@ -354,76 +293,6 @@ def test_a_file_of_a_newer_schema_is_refused_and_the_newer_code_reads_it(path, n
     )
     with opened(path, evolve(KIND, schema=STEPS)):
         assert numbers() == [1]
-
-
-def test_where_opening_failed_it_can_be_tried_again(path, numbers):
-    path.write_bytes(b"no database " * 100)
-    database = box(path)
-    for _ in range(2):
-        with pytest.raises(InvalidRequest, match="not a database"):
-            database.open()
-    path.unlink()
-    database.open()
-    database.commit(pairs(database, 1))
-    database.close()
-    with pytest.raises(RuntimeError, match="is not open"):
-        database.execute("SELECT 1")
-    assert numbers() == [1]
-
-
-AS_ANOTHER_USER = (
-    THERE
-    + """
-folder, now = Path(sys.argv[1]), lambda: 0.0
-def tell(path, kind=KIND):
-    database = Database(folder / path, kind, clock=now)
-    try:
-        database.open()
-    except Exception as error:
-        return print(type(error).__name__, str(error).partition(": ")[2], sep=": ")
-    (found,) = database.read(lambda: database.execute("SELECT count(*) FROM pair").fetchall())
-    (result,) = database.commit([lambda: pair(database, 9)])
-    print(*found, result.error.sqlite_errorname if isinstance(result, CommandFailure) else result)
-    database.close()
-tell("warm.db")  # whatever is imported late is imported now
-try:
-    tell("none/warm.db")
-except Exception:
-    pass
-if os.geteuid() == 0:
-    os.seteuid(65534)  # root may write everywhere
-print("begin")
-tell("free/file.db")
-tell("free/file.db", evolve(KIND, schema=STEPS))
-tell("held/file.db")
-tell("held/new.db")
-"""
-)
-
-
-@posix
-def test_a_file_that_may_only_be_read_is_read_but_not_written_migrated_or_made(start):
-    """A log needs a directory that can be written even for reading."""
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        for each, mode in (("free", 0o777), ("held", 0o555)):
-            (folder / each).mkdir()
-            with opened(folder / each / "file.db") as database:
-                database.commit(pairs(database, 1))
-            (folder / each / "file.db").chmod(0o444)
-            (folder / each).chmod(mode)
-        contents = [(folder / each / "file.db").read_bytes() for each in ("free", "held")]
-        with start(AS_ANOTHER_USER, folder) as process:
-            told = process.communicate()[0]
-        assert told.partition("begin\n")[2].splitlines() == [
-            "2 SQLITE_READONLY",
-            "InvalidRequest: attempt to write a readonly database",
-            "InvalidRequest: attempt to write a readonly database",
-            "InvalidRequest: Permission denied",
-        ]
-        assert [(folder / each / "file.db").read_bytes() for each in ("free", "held")] == contents
-        (folder / "held").chmod(0o755)
 
 
 # ---------------------------------------------------------------------------------------- migrating
@@ -453,15 +322,8 @@ def test_a_migration_that_fails_leaves_the_old_file_whole(path, rows):
         assert rows("SELECT y FROM more") == [(2,)]
 
 
-def test_a_file_that_could_not_be_made_is_made_the_next_time(path, numbers):
-    with pytest.raises(sqlite3.OperationalError, match="syntax error"):
-        box(path, evolve(KIND, schema=(*STEPS, ("CREATE nonsense",)))).open()
-    with opened(path) as database:
-        database.commit(pairs(database, 1))
-    assert numbers() == [1]
-
-
 @posix
+@pytest.mark.ci
 def test_a_migration_that_is_killed_leaves_the_old_file_whole(path, start, rows):
     with opened(path) as old:
         old.commit(pairs(old, 1))
@@ -505,19 +367,6 @@ def test_a_migration_waits_for_another_process_that_writes(path, beside, rows, u
     assert len(pauses) == 1
 
 
-def test_a_migration_gives_up_on_another_process_that_goes_on_writing(path, beside, monkeypatch):
-    with opened(path):
-        pass
-    before = dump(path)
-    monkeypatch.setattr(HERE, "PATIENCE", 0.0)
-    assert beside("BEGIN IMMEDIATE") == []
-    with pytest.raises(sqlite3.OperationalError, match="locked") as caught:
-        box(path, evolve(KIND, schema=STEPS)).open()
-    assert caught.value.sqlite_errorcode == sqlite3.SQLITE_BUSY
-    assert beside("ROLLBACK") == []
-    assert dump(path) == before
-
-
 # ----------------------------------------------------------------------------------- opening twice
 
 
@@ -528,28 +377,6 @@ def test_who_opens_it_twice_closes_it_twice(path, database):
     database.open()
     database.close()
     assert path.with_name("file.db-wal").exists()
-
-
-def test_one_close_too_many_does_not_harm_the_next_user(path, numbers):
-    database = box(path)
-    for number in (1, 2):
-        database.open()
-        database.commit(pairs(database, number))
-        database.close()
-        with pytest.raises(RuntimeError, match="is not open"):
-            database.execute("SELECT 1")
-        database.close()
-        assert database.users == 0
-    assert numbers() == [1, 2]
-
-
-def test_what_one_connection_commits_another_of_the_same_process_reads(path, database):
-    with opened(path) as second:
-        for each, number in ((database, 1), (second, 2)):
-            each.commit(pairs(each, number))
-            for reader in (database, second):
-                found = reader.read(lambda reader=reader: reader.execute("SELECT max(number) FROM pair").fetchall())
-                assert found == [(number,)]
 
 
 PASSES_BY = """
@@ -573,20 +400,6 @@ def test_opening_and_closing_it_again_drops_no_lock_of_an_open_one(path, databas
     assert log.stat().st_ino == inode
     database.commit(pairs(database, 2))
     assert numbers() == [1, 2]
-
-
-def test_opening_and_closing_it_again_during_a_transaction_lets_nobody_else_write(path, database, beside, numbers):
-    locked = []
-
-    def command():
-        pair(database, 1)
-        with opened(path):
-            pass
-        locked.append(beside("BEGIN IMMEDIATE"))
-
-    assert database.commit([command]) == [None]
-    assert locked == ["database is locked"]
-    assert numbers() == [1]
 
 
 def test_another_process_writes_between_our_transactions_and_reads_what_is_committed_only(database, beside, numbers):
@@ -624,11 +437,6 @@ def test_commands_are_carried_out_in_order_in_one_transaction_which_is_in_the_fi
     assert seen[2:] == [([3, 1, 2], 101.0)]
 
 
-def test_without_commands_there_is_a_transaction_all_the_same(database, numbers):
-    assert database.commit([], last=partial(pair, database, 1)) == []
-    assert numbers() == [1]
-
-
 def test_a_command_that_fails_is_undone_alone(database, numbers):
     error = ValueError("a bad one")
 
@@ -641,21 +449,6 @@ def test_a_command_that_fails_is_undone_alone(database, numbers):
     assert isinstance(failure, CommandFailure)
     assert failure.error is error
     assert numbers() == [1, 2]
-
-
-def test_each_of_several_that_fail_has_its_own_error(database, numbers):
-    errors = [ValueError("one"), KeyError("two"), sqlite3.IntegrityError("three")]
-    results = database.commit([failing(errors[0]), *pairs(database, 1), failing(errors[1]), failing(errors[2])])
-    assert [each.error for each in (results[0], *results[2:])] == errors
-    assert numbers() == [1]
-
-
-def test_sqlites_own_refusal_of_a_statement_is_a_failure_of_its_command(database, numbers):
-    rows = [partial(database.execute, "INSERT INTO nowhere VALUES (1)"), *pairs(database, 1)]
-    failure, result = database.commit(rows)
-    assert isinstance(failure.error, sqlite3.OperationalError)
-    assert result == 1
-    assert numbers() == [1]
 
 
 def test_a_harmless_failure_has_nothing_made_again(path, numbers):
@@ -684,8 +477,8 @@ def test_what_may_not_be_kept_apart_fails_together_with_the_commands_own_error(d
     assert numbers() == [3, 4]
 
 
-@pytest.mark.parametrize(
-    ("error", "apart", "bad"),
+@each_row(
+    "error, apart, bad",
     [
         (KeyboardInterrupt(), True, False),
         (KeyboardInterrupt(), True, True),
@@ -703,6 +496,7 @@ def test_an_interruption_keeps_nothing_and_the_next_transaction_works(database, 
     assert numbers() == []
     assert database.commit(pairs(database, 3)) == [3]
     assert numbers() == [3]
+    database.commit([partial(database.execute, "DELETE FROM pair")])
 
 
 def test_what_comes_last_belongs_to_the_transaction(database, numbers):
@@ -721,30 +515,6 @@ def test_what_comes_last_belongs_to_the_transaction(database, numbers):
     assert database.commit(pairs(database, 3)) == [3]
 
 
-def test_a_clock_that_fails_keeps_nothing_and_holds_up_nobody(path, numbers):
-    times = iter([0.0, 1.0])
-    with opened(path, clock=lambda: next(times)) as database:
-        database.commit(pairs(database, 1))
-        database.commit(pairs(database, 2))
-        for _ in range(2):
-            with pytest.raises(StopIteration):
-                database.commit(pairs(database, 3))
-        assert database.read(lambda: database.execute("SELECT count(*) FROM pair").fetchone()) == (4,)
-    assert numbers() == [1, 2]
-
-
-def test_a_commit_that_sqlite_refuses_keeps_nothing(database, rows, numbers):
-    rows("CREATE TABLE parent (id INTEGER PRIMARY KEY)")
-    rows("CREATE TABLE child (parent INTEGER REFERENCES parent DEFERRABLE INITIALLY DEFERRED)")
-    database.read(partial(database.execute, "PRAGMA foreign_keys = ON"))
-    orphan = partial(database.execute, "INSERT INTO child VALUES (5)")
-    with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
-        database.commit([*pairs(database, 1), orphan])
-    assert numbers() == rows("SELECT * FROM child") == []
-    assert database.commit(pairs(database, 2)) == [2]
-    assert numbers() == [2]
-
-
 @pytest.mark.parametrize("apart", [True, False])
 def test_a_full_disk_keeps_nothing_and_the_next_transaction_works_once_there_is_room(database, numbers, apart):
     database.commit(pairs(database, 1))
@@ -758,49 +528,6 @@ def test_a_full_disk_keeps_nothing_and_the_next_transaction_works_once_there_is_
     database.execute("PRAGMA max_page_count = 100000")
     assert database.commit(pairs(database, 4)) == [4]
     assert numbers() == [1, 4]
-
-
-def test_a_command_that_begins_a_transaction_of_its_own_fails_alone(database, numbers):
-    first, failure, second = database.commit([*pairs(database, 1), partial(database.execute, "BEGIN"), *pairs(database, 2)])
-    assert (first, second) == (1, 2)
-    assert "within a transaction" in str(failure.error)
-    assert numbers() == [1, 2]
-
-
-def test_many_rows_are_counted(database, rows):
-    statement = "INSERT INTO pair VALUES (?, 'a')"
-    commands = [
-        partial(database.executemany, statement, [(1,), (2,), (3,)]),
-        partial(database.executemany, statement, []),
-        partial(database.executemany, "UPDATE pair SET half = 'c' WHERE number = ?", [(1,), (2,), (9,)]),
-    ]
-    assert database.commit(commands) == [3, 0, 2]
-    assert rows("SELECT * FROM pair") == [(1, "c"), (2, "c"), (3, "a")]
-
-
-def test_before_it_is_opened_and_after_it_is_closed_it_says_so(path):
-    database = box(path)
-    for _ in range(2):
-        for use in (
-            partial(database.execute, "SELECT 1"),
-            partial(database.executemany, "SELECT ?", [(1,)]),
-            partial(database.commit, []),
-            partial(database.commit, [], hurried=lambda: True),
-            partial(database.read, partial(database.execute, "SELECT 1")),
-        ):
-            with pytest.raises(RuntimeError, match=r"file\.db is not open"):
-                use()
-        database.open()
-        assert database.execute("SELECT 1").fetchall() == [(1,)]
-        database.close()
-
-
-def test_what_a_read_raises_comes_out_and_holds_up_nobody(database):
-    error = ValueError("unreadable")
-    with pytest.raises(ValueError, match="unreadable") as caught:
-        database.read(failing(error))
-    assert caught.value is error
-    assert database.read(lambda: "read") == "read"
 
 
 # ------------------------------------------------------------------------------------------- news
@@ -846,17 +573,6 @@ def test_a_listener_that_fails_harms_neither_what_was_committed_nor_the_other_li
     assert database.commit([news]) == [1]
     assert heard == [[1]]
     assert [(record.levelname, record.exc_info[1].args) for record in caplog.records] == [("ERROR", ("deaf",))]
-
-
-def test_news_is_heard_once_where_commands_were_made_twice(database):
-    heard = []
-
-    def news():
-        database.news = True
-
-    database.listen(lambda: heard.append(None))
-    database.commit([news, failing(ValueError())])
-    assert len(heard) == 1
 
 
 # ------------------------------------------------------------------------------- a busy file, threads
@@ -906,15 +622,6 @@ def test_a_read_of_a_locked_file_is_made_again(path, beside, rows, unlocks):
         pauses = unlocks(lambda: beside("COMMIT"))
         assert database.read(lambda: database.execute("SELECT count(*) FROM pair").fetchone()) == (2,)
     assert len(pauses) == 1
-
-
-def test_a_read_of_a_file_that_stays_locked_gives_up(path, beside, rows, monkeypatch):
-    without_log(path, rows)
-    with opened(path) as database:
-        beside("BEGIN EXCLUSIVE")
-        monkeypatch.setattr(HERE, "PATIENCE", 0.0)
-        with pytest.raises(sqlite3.OperationalError, match="locked"):
-            database.read(lambda: database.execute("SELECT count(*) FROM pair").fetchone())
 
 
 def test_threads_take_turns(database, rows):
@@ -975,6 +682,7 @@ def test_closing_lets_a_transaction_of_another_thread_end(path, numbers):
 
 
 @posix
+@pytest.mark.ci
 def test_what_was_committed_survives_a_kill_and_every_pair_is_whole(path, start, rows, numbers):
     script = (
         THERE
@@ -1001,66 +709,3 @@ while True:
     with opened(path) as database:
         assert database.commit(pairs(database, -1)) == [-1]
     assert numbers() == [*found, -1]
-
-
-@posix
-@pytest.mark.parametrize("bad", [False, True])
-def test_a_transaction_that_was_killed_leaves_nothing(path, start, numbers, bad):
-    script = (
-        THERE
-        + """
-database = Database(Path(sys.argv[1]), KIND, clock=lambda: 0.0)
-database.open()
-def half():
-    database.execute("PRAGMA cache_spill = 1")
-    for number in range(3, 2000):
-        pair(database, number)
-    database.execute("INSERT INTO pair VALUES (2000, 'a')")
-def wait():
-    print("inside", flush=True)
-    sys.stdin.readline()
-database.commit([lambda: pair(database, 1)])
-database.commit([lambda: 1 / 0, lambda: pair(database, 2), half, wait][not int(sys.argv[2]):])
-"""
-    )
-    with start(script, path, int(bad)) as process:
-        assert process.stdout.readline() == "inside\n"
-        process.kill()
-    assert numbers() == [1]
-    with opened(path) as database:
-        assert database.commit(pairs(database, 2)) == [2]
-    assert numbers() == [1, 2]
-
-
-def test_a_long_query_holds_up_no_transaction(tmp_path):
-    database = Database(tmp_path / "x.db", KIND, clock=lambda: 0.0)
-    database.open()
-    searching, go_on = threading.Event(), threading.Event()
-
-    def wait(_):
-        searching.set()
-        assert go_on.wait(10)
-        return 1
-
-    database.query("SELECT 1")
-    database._query_connection.create_function("wait", 1, wait)
-    found = []
-    thread = threading.Thread(target=lambda: found.extend(database.query("SELECT wait(1)")))
-    thread.start()
-    assert searching.wait(10)
-    assert database.commit([lambda: 7]) == [7]
-    assert database.read(lambda: 8) == 8
-    go_on.set()
-    thread.join(10)
-    assert found == [(1,)]
-    database.close()
-    with pytest.raises(RuntimeError, match="is not open"):
-        database.query("SELECT 1")
-
-
-def test_a_query_writes_nothing(tmp_path):
-    database = Database(tmp_path / "x.db", KIND, clock=lambda: 0.0)
-    database.open()
-    with pytest.raises(sqlite3.OperationalError, match="readonly"):
-        database.query("CREATE TABLE more (number INTEGER)")
-    database.close()

@@ -13,9 +13,10 @@ from helpers.transports import ASYNCIO, TRIO, UVLOOP
 from rbim import AsyncClient, Credentials, InvalidRequest, NotSent
 from rbim.testing.conformance.server import RawServer, reply
 from rbim.transports._shared.network import tls_context
-from rbim.transports.auto import AutoTransport, transport_named
+from rbim.transports.auto import AutoTransport
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
+NO_UVLOOP = pytest.mark.skipif(sys.platform == "win32", reason="no uvloop")
 ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", [ASYNCIO])
 
 
@@ -28,7 +29,7 @@ async def choice(**options):
     ("anyio_backend", "name"),
     [
         (ASYNCIO, "AsyncioTransport"),
-        pytest.param(UVLOOP, "AsyncioTransport", marks=pytest.mark.skipif(sys.platform == "win32", reason="no uvloop")),
+        pytest.param(UVLOOP, "AsyncioTransport", marks=[pytest.mark.ci, NO_UVLOOP]),
         (TRIO, "HttpxTransport"),
     ],
 )
@@ -36,26 +37,27 @@ async def test_the_event_loop_decides(name):
     assert await choice() == name
 
 
+CHOICES = [
+    ({"proxy": "http://127.0.0.1:1"}, {}, "AsyncioTransport"),
+    ({"proxy": "127.0.0.1:1"}, {}, "AsyncioTransport"),
+    ({"proxy": "https://127.0.0.1:1"}, {}, "HttpxTransport"),
+    ({"proxy": "socks5://127.0.0.1:1"}, {}, "HttpxTransport"),
+    ({}, {"HTTPS_PROXY": "http://127.0.0.1:1"}, "AsyncioTransport"),
+    ({}, {"HTTPS_PROXY": "https://127.0.0.1:1"}, "HttpxTransport"),
+    ({}, {"ALL_PROXY": "socks5://127.0.0.1:1"}, "HttpxTransport"),
+    ({}, {"FTP_PROXY": "socks5://127.0.0.1:1"}, "AsyncioTransport"),
+    ({"trust_env": False}, {"ALL_PROXY": "socks5://127.0.0.1:1"}, "AsyncioTransport"),
+    ({"proxy": "http://127.0.0.1:1"}, {"ALL_PROXY": "socks5://127.0.0.1:1"}, "AsyncioTransport"),
+]
+
+
 @ON_ASYNCIO
-@pytest.mark.parametrize(
-    ("options", "environment", "name"),
-    [
-        ({"proxy": "http://127.0.0.1:1"}, {}, "AsyncioTransport"),
-        ({"proxy": "127.0.0.1:1"}, {}, "AsyncioTransport"),
-        ({"proxy": "https://127.0.0.1:1"}, {}, "HttpxTransport"),
-        ({"proxy": "socks5://127.0.0.1:1"}, {}, "HttpxTransport"),
-        ({}, {"HTTPS_PROXY": "http://127.0.0.1:1"}, "AsyncioTransport"),
-        ({}, {"HTTPS_PROXY": "https://127.0.0.1:1"}, "HttpxTransport"),
-        ({}, {"ALL_PROXY": "socks5://127.0.0.1:1"}, "HttpxTransport"),
-        ({}, {"FTP_PROXY": "socks5://127.0.0.1:1"}, "AsyncioTransport"),
-        ({"trust_env": False}, {"ALL_PROXY": "socks5://127.0.0.1:1"}, "AsyncioTransport"),
-        ({"proxy": "http://127.0.0.1:1"}, {"ALL_PROXY": "socks5://127.0.0.1:1"}, "AsyncioTransport"),
-    ],
-)
-async def test_the_proxy_decides(options, environment, name, monkeypatch):
-    for variable, address in environment.items():
-        monkeypatch.setenv(variable, address)
-    assert await choice(**options) == name
+async def test_the_proxy_decides(monkeypatch):
+    for options, environment, name in CHOICES:
+        with monkeypatch.context() as patched:
+            for variable, address in environment.items():
+                patched.setenv(variable, address)
+            assert await choice(**options) == name, (options, environment)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no UNIX sockets")
@@ -65,6 +67,7 @@ async def test_behind_a_unix_socket_no_proxy_decides(monkeypatch, tmp_path):
     assert await choice(uds=str(tmp_path / "s")) == "AsyncioTransport"
 
 
+@pytest.mark.ci
 def test_without_a_parser_it_is_httpx():
     program = """
 import sys
@@ -96,15 +99,6 @@ async def test_it_serves_a_client_and_nobody_before_it_is_entered():
             for _ in range(3):
                 tasks.start_soon(lambda: client.groups.leave(group_id="g1"))
     assert len(server.requests) == 3
-
-
-def test_a_proxy_and_a_unix_socket_together_are_refused():
-    with pytest.raises(InvalidRequest, match="exclude each other"):
-        AutoTransport(proxy="http://127.0.0.1:1", uds="/s")
-
-
-def test_it_has_a_name():
-    assert type(transport_named("auto")) is AutoTransport
 
 
 def test_a_client_takes_the_name_of_a_transport_and_has_httpxs_by_default():

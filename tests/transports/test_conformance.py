@@ -1,13 +1,7 @@
 """Every transport of rbim passes the whole conformance suite, on each event loop that it runs on; broken ones fail it."""
 
 import builtins
-import gc
-import importlib
 import os
-import re
-import socket
-import struct
-import threading
 from functools import partial
 from unittest import SkipTest
 
@@ -16,41 +10,24 @@ import pytest
 
 from helpers.broken_transports import BROKEN
 from helpers.handmade_transport import MADE, Handmade
-from helpers.transports import ASYNCIO, LOOPS, TRANSPORTS, UVLOOP
+from helpers.transports import ASYNCIO, TRANSPORTS, each_transport, subject_of
 from rbim.http import Response
 from rbim.testing.conformance.case import environment
-from rbim.testing.conformance.server import RawServer
 from rbim.testing.conformance.suite import CASES, SLOW_CASES, Case, Conformance, NonConforming, failures
-from rbim.testing.conformance.tls import Authority, authority
+from rbim.testing.conformance.tls import Authority
 from rbim.transports.asyncio.h11_parser import H11Parser
 
 AT_ONCE = 16
 CASE = {case.name: case for case in CASES}
-
-
 name, features, loops = TRANSPORTS["asyncio"]
 SUITED = {**TRANSPORTS, "asyncio with h11": (name, features, loops[::-1])}  # as it is where httptools is not installed
-SUBJECTS = [
-    pytest.param(
-        module,
-        loop,
-        id=f"{module} on {'uvloop' if loop is UVLOOP else loop}",
-        marks=[] if loop is loops[0] else [pytest.mark.slow],
-    )
-    for module, (_, _, loops) in SUITED.items()
-    for loop in loops
-    if loop in LOOPS
-]
-CROWDED = [each for each in SUBJECTS if each.values[0] == "asyncio" or each.values[1] is not UVLOOP]
 
 
 @pytest.fixture
 def subject(module, monkeypatch):
-    name, features, _ = SUITED[module]
     if module.endswith(" with h11"):
         monkeypatch.setattr("rbim.transports.asyncio.answer._new_parser", H11Parser)
-    package = importlib.import_module(f"rbim.transports.{module.partition(' ')[0]}")
-    return Conformance(getattr(package, name), **features)
+    return subject_of(module.partition(" ")[0])
 
 
 def told(failing):
@@ -64,27 +41,19 @@ async def failing(subject, cases=CASES):
     return told(await failures(subject, [CASE[name] for name in found]))
 
 
-@pytest.mark.parametrize(("module", "anyio_backend"), SUBJECTS)
+@each_transport("module", transports=SUITED)
 async def test_conformance_side_by_side(subject):
-    """Which cases fail, and why; ``test_conformance``, of the long form, has each of them by itself."""
+    """Which cases fail, and why."""
     assert await failing(subject) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize(("module", "anyio_backend"), [each for each in SUBJECTS if not each.marks])
-async def test_conformance(subject, case):
-    try:
+@pytest.mark.ci
+@pytest.mark.no_cover
+@pytest.mark.parametrize("module", ["asyncio"])
+@pytest.mark.parametrize("anyio_backend", [ASYNCIO])
+async def test_conformance_of_a_crowd(subject):
+    for case in SLOW_CASES:
         await case(subject)
-    except SkipTest as missing:
-        pytest.skip(str(missing))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", SLOW_CASES, ids=str)
-@pytest.mark.parametrize(("module", "anyio_backend"), CROWDED)
-async def test_conformance_of_a_crowd(subject, case):
-    await case(subject)
 
 
 # The suite itself: it passes what keeps the contract, and fails what breaks it in any one point.
@@ -102,6 +71,7 @@ def needing(*features):
     return [case for case in CASES if not case.needs & set(features)]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("anyio_backend", [ASYNCIO])
 async def test_a_transport_by_hand_passes():
     assert await failing(Handmade, needing("proxy")) == []
@@ -110,7 +80,6 @@ async def test_a_transport_by_hand_passes():
 @pytest.mark.parametrize("anyio_backend", [ASYNCIO])
 @pytest.mark.usefixtures("closing_what_is_left")
 async def test_each_broken_transport_fails():
-    """In the first of the cases that find it; the others are tried in the long form."""
     unseen, unfound = [], []
 
     async def tries(broken, case, missed):
@@ -120,26 +89,14 @@ async def test_each_broken_transport_fails():
         missed.append((broken, case))
 
     with environment({}):
-        first = [(broken, CASE[names[0]]) for broken, names in BROKEN.items()]
         async with anyio.create_task_group() as tasks:
-            for broken, case in first:
-                if not case.alone:
-                    tasks.start_soon(tries, broken, case, unseen)
-        for broken, case in [each for each in first if each[1].alone] + unseen:
+            for broken, name in BROKEN.items():
+                if not CASE[name].alone:
+                    tasks.start_soon(tries, broken, CASE[name], unseen)
+        alone = [(broken, CASE[name]) for broken, name in BROKEN.items() if CASE[name].alone]
+        for broken, case in alone + unseen:
             await tries(broken, case, unfound)
     assert unfound == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("broken", "name"),
-    [pytest.param(broken, name, id=f"{broken.__name__} fails {name}") for broken, names in BROKEN.items() for name in names],
-)
-@pytest.mark.parametrize("anyio_backend", [ASYNCIO])
-@pytest.mark.usefixtures("closing_what_is_left")
-async def test_a_broken_transport_fails(broken, name):
-    with pytest.raises(NonConforming, match=f"^{re.escape(name)}: "):
-        await CASE[name](broken)
 
 
 def test_cases_have_names_of_their_own():
@@ -200,21 +157,6 @@ async def test_cases_run_side_by_side_but_for_those_that_have_to_run_alone(monke
     ]
     assert told(await failures(Answering, cases, at_once=2)) == ["first: longer", "last: short"]
     assert (proxies, os.environ["HTTPS_PROXY"]) == ([None, None], "http://127.0.0.1:9")
-
-
-def test_a_connection_that_is_reset_before_a_servers_handshake_leaves_no_socket_open():
-    is_reset, context = threading.Event(), authority().of_a_server()
-
-    def greet(peer):
-        assert is_reset.wait(10)
-        peer.start_tls(context)
-
-    with RawServer(greet=greet) as server:
-        with socket.create_connection(("127.0.0.1", server.port)) as client:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        is_reset.set()
-        assert server.wait_until(lambda server: server.accepted and not server.open)
-    gc.collect()
 
 
 @pytest.mark.parametrize("anyio_backend", [ASYNCIO])

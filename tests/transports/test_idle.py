@@ -1,7 +1,6 @@
 """Idle connections: closed by the transport without a call, and at once where the server has closed them."""
 
 import gc
-import importlib
 import sys
 import threading
 import time
@@ -13,31 +12,18 @@ import pytest
 from anyio import create_task_group
 
 from helpers.exchanges import ENOUGH, became, is_left, request
-from helpers.transports import ASYNCIO, LOOPS, TRANSPORTS, TRIO
+from helpers.transports import ASYNCIO, TRIO, class_of, each_transport, subject_of
 from rbim.testing.conformance.server import RawServer, reply
-from rbim.testing.conformance.suite import Conformance
 from rbim.testing.conformance.tls import authority
 from rbim.transports.httpx import HttpxTransport
 from rbim.transports.httpx_slots import transport as slots
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
 
-EACH = pytest.mark.parametrize(
-    ("name", "anyio_backend"),
-    [
-        pytest.param(name, loop, id=f"{name} on {loop}")
-        for name, (_, _, loops) in TRANSPORTS.items()
-        for loop in loops
-        if loop in LOOPS and loop in (ASYNCIO, TRIO)
-    ],
-)
+EACH = each_transport(among=(ASYNCIO, TRIO))
 ON_TRIO = pytest.mark.parametrize("anyio_backend", [TRIO])
 CLOSE_WAIT = "08"
 AT_ONCE = 30
-
-
-def kind_of(name):
-    return getattr(importlib.import_module(f"rbim.transports.{name}"), TRANSPORTS[name][0])
 
 
 def in_close_wait(port):
@@ -65,8 +51,8 @@ async def test_no_socket_waits_for_its_end_after_the_server_has_closed(name, sec
         may_close.wait(ENOUGH)
         peer.close()
 
-    context, kind = authority().of_a_server(), kind_of(name)
-    options = authority().trusted_by(Conformance(kind, **TRANSPORTS[name][1])) if secure else {}
+    context, kind = authority().of_a_server(), class_of(name)
+    options = authority().trusted_by(subject_of(name)) if secure else {}
     server = RawServer(script, greet=(lambda peer: peer.start_tls(context)) if secure else None)
     with server:
         async with kind(**options) as transport:
@@ -83,7 +69,7 @@ async def test_no_socket_waits_for_its_end_after_the_server_has_closed(name, sec
 @EACH
 async def test_a_connection_idle_for_too_long_is_closed_without_a_call(name):
     with RawServer(reply(b"{}")) as server:
-        async with kind_of(name)(max_idle=0.2) as transport:
+        async with class_of(name)(max_idle=0.2) as transport:
             for _ in range(3):
                 await transport.send(request(server.url()), timeout=ENOUGH)  # its deadline comes later than the idle time
             assert server.accepted == 1
@@ -96,6 +82,20 @@ async def test_a_connection_idle_for_too_long_is_closed_without_a_call(name):
 
 
 @EACH
+async def test_a_connection_idle_for_long_serves_only_what_may_be_repeated(name):
+    again = [0, 1, 2] if name == "aiohttp" else [0, 0, 0]  # its pool does not know which requests may be repeated
+    for repeatable, connections in ((True, again), (False, [0, 1, 2])):
+        with RawServer() as server:
+            async with class_of(name)(keepalive_expiry=0.0) as transport:
+                for number in range(3):
+                    await anyio.sleep(0.001)
+                    await transport.send(request(server.url(), repeatable=repeatable), timeout=ENOUGH)
+                    if not repeatable:  # those of too long ago do not pile up
+                        assert await became(server, lambda server: len(server.open) <= 1), number
+        assert [seen.connection for seen in server.requests] == connections
+
+
+@EACH
 async def test_a_connection_in_use_is_not_idle(name):
     may_answer = threading.Event()
 
@@ -104,7 +104,7 @@ async def test_a_connection_in_use_is_not_idle(name):
         peer.send(reply(b"{}"))
 
     with RawServer(reply(b"{}"), slow) as server:
-        async with kind_of(name)(max_idle=0.05) as transport, create_task_group() as tasks:
+        async with class_of(name)(max_idle=0.05) as transport, create_task_group() as tasks:
             await transport.send(request(server.url()), timeout=ENOUGH)
             tasks.start_soon(partial(transport.send, request(server.url()), timeout=ENOUGH))
             await anyio.sleep(0.3)

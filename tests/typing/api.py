@@ -31,11 +31,14 @@ from rbim import (
     GroupsFound,
     GroupType,
     Invited,
+    InvitedAll,
     InviteJoinGroup,
     Limits,
+    LoggingObserver,
     Method,
     Namespace,
     NoCallPolicy,
+    Observation,
     Observer,
     Operation,
     Outcome,
@@ -56,13 +59,15 @@ from rbim import (
     Weekday,
     default_no_call_policies,
     fan_out,
+    sync,
 )
-from rbim.bulk import InviteJob, Job, JobOptions, RemoveJob, open_job
+from rbim.bulk import InviteJob, Job, JobOptions, RemoveJob, Report, open_job
 from rbim.callbacks import MemorySink, Receiver
 from rbim.config import load
 from rbim.operations.base import operation, wire
 from rbim.operations.fails import Fail
 from rbim.operations.groups import GroupFound
+from rbim.otel import OtelObserver
 from rbim.validators import text
 
 R = TypeVar("R")
@@ -70,16 +75,19 @@ R = TypeVar("R")
 # ------------------------------------------------------------------------------------- right uses
 
 
-class Counting(Observer):
-    """An observer overrides what it is interested in, and nothing else."""
+class Counting:
+    """An observer is anything that can be called with an observation."""
 
     ended: int = 0
 
-    def attempt_ended(self, event: AttemptEnded, /) -> None:
-        self.ended = event.attempt.number
+    def __call__(self, observation: Observation, /) -> None:
+        if isinstance(observation, AttemptEnded):
+            self.ended = observation.attempt.number
 
 
-AsyncClient(base_url="http://x", credentials=Credentials(app_id="a", app_token="b"), observers=[Counting()])
+seen: list[Observation] = []
+observers: list[Observer] = [Counting(), seen.append, LoggingObserver(), OtelObserver()]
+AsyncClient(base_url="http://x", credentials=Credentials(app_id="a", app_token="b"), observers=observers)
 
 
 def clients_of_the_environment(options: ClientOptions) -> None:
@@ -111,6 +119,8 @@ async def every_method_is_awaited_for_its_own_answer(client: AsyncClient) -> Non
     assert_type(await groups.join(group_id="g1", declared="hello"), Success)
     assert_type(await groups.invite(group_id="g1", members=["1001"], needs_confirmation=True), Invited)
     assert_type(await groups.remove(group_id="g1", members=("1001", "1002")), Success)
+    assert_type(await groups.invite_all(group_id="g1", members={"1001"}, declared="x"), InvitedAll)
+    assert_type((await groups.remove_all(group_id="g1", members=["1001"])).removed, tuple[str, ...])
     assert_type(await groups.leave(group_id="g1"), Success)
     assert_type(await groups.set_role(group_id="g1", member="1001", role=Role.ADMINISTRATOR), Success)
     assert_type(
@@ -174,6 +184,24 @@ async def a_fan_out_keeps_the_type_of_its_answers(sender: Sender) -> None:
                 assert_type(outcome.error.outcome, Outcome)
 
 
+def blocking_calls_are_typed_as_async_ones(options: ClientOptions, rows: list[tuple[str, str]]) -> None:
+    with sync.Client.from_env(**options) as client:
+        assert_type(client, sync.Client)
+        assert_type(client.groups.create(name="a", type=GroupType.VIP), Created)
+        assert_type(client.acting_as("admin").tuned(deadline=5), sync.View)
+        assert_type(client.tuned(deadline=5).groups.detail(group_id="g1").count, int | None)
+        assert_type(client.send(DeleteGroup(group_id="g1")), Success)
+        assert_type(client.exchange(QueryGroupDetail(group_id="g1")), Exchange[GroupDetail])
+        assert_type(client.run(lambda inner: InviteJob(inner, journal="a").run(rows)), Report)
+        assert_type(client.groups.invite_all(group_id="g1", members=["1001"]), InvitedAll)
+        assert_type(client.warm_up(), None)
+        with client.fan_out([QueryGroupDetail(group_id="g1")], workers=2) as outcomes:
+            for outcome in outcomes:
+                assert_type(outcome, Done[GroupDetail] | Failed[GroupDetail])
+    sync.Client(load("test").client)
+    sync.Client(lambda: AsyncClient(base_url="http://x"))
+
+
 @frozen(kw_only=True)
 class Muted(Answer):
     until: int | None = None
@@ -235,9 +263,21 @@ async def wrong_values(client: AsyncClient) -> None:
     NoCallPolicy.hours("a", date(2026, 1, 2), time(1))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
+def wrong_blocking_calls(client: sync.Client) -> None:
+    client.groups.create(name="a", kind=GroupType.VIP)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    client.groups.leave("g1")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    client.groups.detail(group_id=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    client.tuned(patience=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    client.fan_out([QueryGroupDetail(group_id="g1")], wrkers=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    sync.Client.from_env(limit=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    found: GroupDetail = client.groups.search(name="a")  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+    assert_type(found, GroupDetail)
+
+
 async def bare_strings_for_members(client: AsyncClient) -> None:
     await client.groups.invite(group_id="g1", members="1001")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await client.groups.remove(group_id="g1", members="1001")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await client.groups.invite_all(group_id="g1", members="1001")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     InviteJoinGroup(group_id="g1", members="1001")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     InviteJoinGroup(group_id="g1", members=[1001])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 

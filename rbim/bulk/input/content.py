@@ -1,119 +1,290 @@
-"""The kind of an input by its first bytes, whatever its name: gzip is unpacked, spreadsheets and archives are refused."""
+"""What an input is, by its first bytes, whatever its name: lines of text, or a workbook; anything else is refused."""
 
 from __future__ import annotations
 
+import codecs
+import re
 import zlib
+from functools import reduce
 from gzip import BadGzipFile, GzipFile
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
+from io import BytesIO, StringIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from zipfile import BadZipFile, ZipFile
 
+from rbim._support.text import missing_extra
+from rbim.bulk.input.rows import cleaned, excerpt_of
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-__all__ = ["Content", "recognised"]
+__all__ = ["CHINESE", "GZIP", "MAX_LINE", "OLE", "OTHERS", "TEXTS", "UTF_16", "ZIP", "Sheet"]
+__all__ += ["as_chinese", "encoding_of", "lines_of", "not_decoded", "opened", "refusal", "require_table", "sheet_of"]
+
+CHINESE = "gb18030"
+UTF_16 = "utf-16"
+
+MAX_LINE = 1 << 20
+"""Characters of a line, at most, without its end."""
+
+HEAD = 1 << 16
+"""Bytes by which an input is recognised, at most."""
+
+BLOCK = 1 << 17
+
+MAX_CELLS = 30_000_000
+"""Cells of a sheet, empty ones included, that are read into the memory."""
 
 AS_CSV = "save the sheet as CSV UTF-8 in the spreadsheet program (Excel: Save As, CSV UTF-8)"
 UNPACK = "unpack it first"
-
-ZIP = ("a zip archive", UNPACK)
-WORKBOOK = ("an Excel workbook (.xlsx) or another spreadsheet", AS_CSV)
+EXPORT = "export the table as CSV"
 
 GZIP = b"\x1f\x8b"
+ZIP = b"PK\x03\x04"
+OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # .xls, and other documents of Office
+
 OTHERS = {
-    b"PK\x03\x04": ZIP,
     b"PK\x05\x06": ("an empty zip archive", "choose another file"),
-    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("an Excel workbook (.xls) or another Office document", AS_CSV),
     b"7z\xbc\xaf\x27\x1c": ("a 7z archive", UNPACK),
     b"Rar!\x1a\x07": ("a rar archive", UNPACK),
     b"\xfd7zXZ\x00": ("compressed with xz", "unpack it first (xz -dc)"),
     b"BZh91AY&SY": ("compressed with bzip2", "unpack it first (bzip2 -dc)"),
     b"\x28\xb5\x2f\xfd": ("compressed with zstd", "unpack it first (zstd -dc)"),
-    b"%PDF-": ("a PDF document", "export the table as CSV"),
-    b"SQLite format 3\x00": ("an SQLite database", "export the table as CSV"),
+    b"%PDF-": ("a PDF document", EXPORT),
+    b"SQLite format 3\x00": ("an SQLite database", EXPORT),
+    b"\x89PNG": ("a picture", "copy the accounts into a text file"),
+    b"\xff\xd8\xff": ("a picture", "copy the accounts into a text file"),
+    b"PAR1": ("a Parquet file", EXPORT),
 }
-"""First bytes of files that have no rows as text: what such a file is, and the next step."""
+"""First bytes of files that have no rows: what such a file is, and the next step."""
 
-DOCUMENTS = (b"[Content_Types].xml", b"_rels/", b"docProps/", b"xl/", b"mimetype")
-"""Beginnings of the name of the first entry of a zip archive that is a workbook (.xlsx, .ods)."""
+SAVE_AGAIN = "open it in a spreadsheet program and save it as CSV or xlsx"
+TEXTS = (
+    (re.compile(r"<\?xml.*?<(?:\w+:)?workbook", re.IGNORECASE | re.DOTALL), "an XML spreadsheet", SAVE_AGAIN),
+    (re.compile(r"<(?:!doctype|!--|html|head|body|meta|table|div|style)", re.IGNORECASE), "HTML, not a table", SAVE_AGAIN),
+    (re.compile(r"<[?\w]"), "XML, not a table", EXPORT),
+    (re.compile(r"MIME-Version:", re.IGNORECASE), "a web page (MHTML), not a table", SAVE_AGAIN),
+    (re.compile(r"\{\\rtf"), "an RTF document", "save it as plain text"),
+    (re.compile(r"BEGIN:VCARD", re.IGNORECASE), "a list of contacts (vCard)", EXPORT),
+    (re.compile(r"ID;P"), "a SYLK spreadsheet", SAVE_AGAIN),
+    (re.compile(r"(?:INSERT INTO|CREATE TABLE|DROP TABLE|SELECT) |-- \S+ dump|PGDMP", re.IGNORECASE), "SQL", EXPORT),
+    (re.compile(r"#!/|%!PS"), "a program", "choose another file"),
+)
+"""Beginnings of texts that have no rows."""
 
-FIRST_NAME = 30
-"""Where a zip archive has the name of its first entry."""
+COMMON = re.compile(rb"[\xb0-\xd7][\xa1-\xfe]")
+"""The more common Chinese characters, in GB18030."""
 
-ENOUGH = 64
-"""Bytes that tell what a file is."""
-
-BLOCK = 1 << 12
-
-
-class Content(NamedTuple):
-    """The bytes of the rows, and whether they were compressed."""
-
-    stream: BinaryIO
-    compressed: bool
-
-
-class _Rejoined:
-    """A stream whose first bytes were read already."""
-
-    def __init__(self, head: bytes, stream: BinaryIO) -> None:
-        self._head = head
-        self._read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)  # read1 returns what a pipe has
-
-    def read(self, size: int) -> bytes:
-        if self._head:
-            head, self._head = self._head[:size], self._head[size:]
-            return head
-        return self._read(size)
+NOT_DECODED = re.compile("[\udc80-\udcff]")
+"""A byte that is not of the encoding, as ``surrogateescape`` gives it."""
 
 
-class _Unpacked:
-    """The content of a gzip stream, in bounded memory however far it expands."""
-
-    def __init__(self, packed: _Rejoined, name: str) -> None:
-        self._file = GzipFile(fileobj=cast("BinaryIO", packed), mode="rb")
-        self._name = name
-
-    def read(self, size: int) -> bytes:
-        try:
-            return self._file.read1(size)
-        except EOFError as error:
-            raise self._damaged("it is cut off") from error
-        except (BadGzipFile, zlib.error) as error:
-            raise self._damaged(str(error)) from error
-
-    def _damaged(self, cause: str) -> InvalidRequest:
-        return InvalidRequest(f"{self._name}: the gzip file is damaged: {cause}: copy or compress it again", field="source")
+def refusal(name: str, what: str, next_step: str) -> InvalidRequest:
+    """Return the error about an input that is something else."""
+    return InvalidRequest(f"{name}: this is {what}: {next_step}", field="source")
 
 
-def recognised(stream: BinaryIO, name: str) -> Content:
-    """Return the stream, unpacked if it is gzip. Raises InvalidRequest for other files that are no text."""
-    head = _head_of(stream)
-    if not head.startswith(GZIP):
-        _require_text(head, name)
-        return Content(cast("BinaryIO", _Rejoined(head, stream)), compressed=False)
-    unpacked = _Unpacked(_Rejoined(head, stream), name)
-    head = _head_of(unpacked)
+# ------------------------------------------------------------------------------ bytes
+
+
+def opened(read: Callable[[int], bytes], name: str) -> tuple[bytes, Callable[[int], bytes]]:
+    """Return the first bytes, and a function that reads all of them from the beginning, unpacked if they are gzip.
+
+    Raises InvalidRequest for what is neither text nor a workbook.
+    """
+    head, rest = _from_beginning(read)
     if head.startswith(GZIP):
-        raise InvalidRequest(f"{name}: it is compressed twice with gzip: unpack it first (gzip -dc)", field="source")
-    _require_text(head, f"{name} (unpacked)")
-    return Content(cast("BinaryIO", _Rejoined(head, cast("BinaryIO", unpacked))), compressed=True)
+        head, rest = _from_beginning(_unpacked(rest, name))
+        name = f"{name} (unpacked)"
+        if head.startswith(GZIP):
+            raise refusal(name, "compressed twice with gzip", "unpack it first (gzip -dc)")
+    for mark, (what, next_step) in OTHERS.items():
+        if head.startswith(mark):
+            raise refusal(name, what, next_step)
+    return head, rest
 
 
-def _head_of(stream: BinaryIO | _Unpacked) -> bytes:
-    """Read the beginning: ``ENOUGH`` bytes, fewer if they cannot be one of the marks."""
-    read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
+def _from_beginning(read: Callable[[int], bytes]) -> tuple[bytes, Callable[[int], bytes]]:
     head = b""
-    while part := read(BLOCK):
+    while len(head) < HEAD and (part := read(HEAD)):
         head += part
-        if len(head) >= ENOUGH or not any(mark.startswith(head[: len(mark)]) for mark in (GZIP, *OTHERS)):
-            break
-    return head
+    left = [head]
+    return head, lambda size: left.pop() if left else read(size)
 
 
-def _require_text(head: bytes, name: str) -> None:
-    found = next((found for mark, found in OTHERS.items() if head.startswith(mark)), None)
+def _unpacked(read: Callable[[int], bytes], name: str) -> Callable[[int], bytes]:
+    class Packed:
+        """The file that GzipFile asks for."""
+
+        rest = b""
+
+        def read(self, size: int) -> bytes:
+            part = self.rest or read(size)
+            self.rest = part[size:]
+            return part[:size]
+
+    packed = GzipFile(fileobj=cast("BinaryIO", Packed()), mode="rb")
+
+    def unpack(size: int) -> bytes:
+        try:
+            return packed.read1(size)
+        except EOFError as error:
+            raise refusal(name, "a gzip file that is cut off", "copy or compress it again") from error
+        except (BadGzipFile, zlib.error) as error:
+            raise refusal(name, f"a gzip file that is damaged ({error})", "copy or compress it again") from error
+
+    return unpack
+
+
+class Sheet(NamedTuple):
+    """The cells of a sheet as a person sees them, from its first row on; ``of``: how many sheets its workbook has."""
+
+    name: str
+    of: int
+    rows: list[list[str]]
+
+
+def sheet_of(head: bytes, read: Callable[[int], bytes], name: str, sheet: str | None) -> Sheet | None:
+    """Return a sheet of a workbook, or None if it is no workbook.
+
+    ``sheet``: its name (default: the first one). Raises InvalidRequest.
+    """
+    if not head.startswith((ZIP, OLE)):
+        return None
+    data = b"".join(iter(lambda: read(BLOCK), b""))
+    if head.startswith(ZIP):
+        _require_workbook(data, name)
+    try:
+        from python_calamine import CalamineWorkbook, PasswordError
+    except ModuleNotFoundError:
+        needed = missing_extra("a spreadsheet", "python-calamine", "excel")
+        raise InvalidRequest(f"{name}: {needed}; or {AS_CSV}", field="source") from None
+    try:
+        book = CalamineWorkbook.from_filelike(BytesIO(data))
+        names = book.sheet_names
+        chosen = sheet if sheet is not None else names[0]
+        found = book.get_sheet_by_name(chosen).to_python(skip_empty_area=False) if chosen in names else None
+    except PasswordError:
+        raise refusal(name, "a workbook with a password", "save it without one") from None
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # the library's, no Exception
+            raise
+        raise refusal(name, f"an Office document that has no readable sheet ({error})", AS_CSV) from None
     if found is None:
-        return
-    what, next_step = WORKBOOK if found == ZIP and head[FIRST_NAME:].startswith(DOCUMENTS) else found
-    raise InvalidRequest(f"{name}: it is {what}, not text: {next_step}", field="source")
+        among = ", ".join(map(repr, names))
+        raise InvalidRequest(f"sheet: no sheet {chosen!r} among {among}: name one with --sheet", field="sheet")
+    return Sheet(chosen, len(names), [[_shown(cell) for cell in row] for row in cast("list[list[Any]]", found)])
+
+
+def _require_workbook(data: bytes, name: str) -> None:
+    """Raise InvalidRequest if a zip file is not one of a workbook, or if one of its sheets is too large for the memory."""
+    try:
+        with ZipFile(BytesIO(data)) as opened_zip:
+            inside = opened_zip.namelist()
+            sheets = [each for each in inside if each.startswith("xl/worksheets/") and each.endswith(".xml")]
+            heads = [opened_zip.open(each).read(4096) for each in sheets]
+    except (BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError, zlib.error):
+        raise refusal(name, "a zip file that is cut off or damaged", "copy it again") from None
+    if not any(each.startswith("xl/workbook") or each == "content.xml" for each in inside):
+        word = any(each.startswith("word/") for each in inside)
+        raise refusal(name, *(("a Word document", EXPORT) if word else ("a zip archive", UNPACK)))
+    for head in heads:
+        last = re.search(rb'<dimension ref="[A-Z]+[0-9]+:([A-Z]+)([0-9]+)"', head)
+        if last is not None and int(last[2]) * reduce(lambda n, letter: n * 26 + letter - 64, last[1], 0) > MAX_CELLS:
+            what = f"a workbook with a sheet up to cell {(last[1] + last[2]).decode()}"
+            raise refusal(name, what, "delete what is far from the table, or save as CSV")
+
+
+def _shown(cell: Any) -> str:
+    """Return a cell as a person sees it; of a number of 16 digits or more a spreadsheet keeps only the first 15."""
+    if isinstance(cell, bool):
+        return str(cell).upper()
+    if isinstance(cell, (int, float)):
+        if abs(cell) >= 1e15:  # noqa: PLR2004  # 15 digits
+            return f"{cell:.5E}"
+        return str(int(cell)) if cell == int(cell) else repr(cell)
+    return str(cell)
+
+
+# ------------------------------------------------------------------------------ text
+
+
+def encoding_of(head: bytes, encoding: str) -> str:
+    """Return the encoding of an input, which is UTF-16 if it has its mark. Raises InvalidRequest."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return UTF_16
+    even, odd = head[:16:2], head[1:16:2]
+    if len(odd) > 1 and any(not any(each) and all(other) for each, other in ((even, odd), (odd, even))):
+        raise InvalidRequest(
+            "encoding: the input is UTF-16 without its mark: convert it (iconv -f utf-16le -t utf-8), or save it as UTF-8",
+            field="encoding",
+        )
+    if head.startswith(codecs.BOM_UTF8) and encoding != "utf-8":
+        raise InvalidRequest(
+            f"encoding: the input begins with the byte order mark of UTF-8, but {encoding} was requested (--encoding)",
+            field="encoding",
+        )
+    return encoding
+
+
+def lines_of(read: Callable[[int], bytes], encoding: str) -> Iterator[str]:
+    r"""Yield lines with their ends (``\n``, ``\r\n``, ``\r``); of one that is too long only the beginning is kept.
+
+    Bytes that are not of the encoding are kept as surrogates (in UTF-16: as U+FFFD).
+    """
+    decoder = codecs.getincrementaldecoder(encoding)("replace" if encoding == UTF_16 else "surrogateescape")
+    rest = ""
+    while True:
+        block = read(BLOCK)
+        lines = list(StringIO(rest + decoder.decode(block, not block), newline=""))
+        if not block:
+            yield from lines
+            return
+        rest = lines.pop() if lines else ""  # it may go on, or its end may be the first half of one
+        yield from lines
+        if len(rest) > MAX_LINE + 2:
+            rest = rest[: MAX_LINE + 1] + rest[-1:]
+
+
+def not_decoded(text: str, encoding: str) -> str | None:
+    """Return the reason why a text cannot be used, if it has bytes that are not of the encoding, and a proposal."""
+    found = NOT_DECODED.search(text)
+    if found is None:
+        return None
+    hint = f" (it seems to be {CHINESE}: --encoding {CHINESE})" if as_chinese(text, encoding) else ""
+    byte = len(text[: found.start()].encode(encoding, "surrogateescape")) + 1
+    return f"not {encoding} at byte {byte}{hint}"
+
+
+def as_chinese(text: str, encoding: str) -> str:
+    """Return the bytes of a text as GB18030 if half of what is not ASCII are common characters, else an empty text."""
+    data = text.encode(encoding, "surrogateescape")
+    try:
+        found = data.decode(CHINESE)
+    except UnicodeError:
+        return ""
+    other = sum(not character.isascii() for character in found)
+    common = other and encoding != CHINESE and 2 * len(COMMON.findall(data)) >= other
+    return found if common and cleaned(found).isprintable() else ""
+
+
+def require_table(lines: list[str], encoding: str, name: str) -> None:
+    """Raise InvalidRequest if the first lines, of which the first is not blank, are not those of rows."""
+    text = cleaned("".join(lines[:20]))
+    for form, what, next_step in TEXTS:
+        if form.match(text):
+            raise refusal(name, what, next_step)
+    first, second = cleaned(lines[0]), cleaned("".join(lines[1:2]))
+    if chinese := as_chinese(first, encoding) if NOT_DECODED.search(first) else "":
+        row = as_chinese(second, encoding)
+        raise InvalidRequest(
+            f"{name}: the first line is not {encoding}. As {CHINESE} it is {excerpt_of(chinese)!r}"
+            + (f", and the next line is {excerpt_of(row)!r}" if row else "")
+            + f". If this is right: --encoding {CHINESE}",
+            field="encoding",
+        )
+    if NOT_DECODED.search(first) or re.search(r"[\0-\x08\x0e-\x1f]", first):
+        raise InvalidRequest(
+            f"{name}: the first line is not {encoding}: the input is no text, or in another encoding: name it (--encoding)",
+            field="encoding",
+        )

@@ -1,44 +1,38 @@
-"""Files and streams as rows: CSV, JSON lines or plain text, of any encoding and length, with mistakes reported."""
+"""Files and streams as rows: CSV, a list, JSON or a workbook, told by their content, with mistakes reported."""
 
 from __future__ import annotations
 
 from io import TextIOBase
-from itertools import chain
+from itertools import chain, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from attrs import define, evolve, field
+from attrs import define, field
 
-from rbim.bulk.input.content import recognised
-from rbim.bulk.input.csv import DELIMITERS, Header, HeaderOptions, allow_long_cells, csv_rows, find_header, named_columns
-from rbim.bulk.input.format import Format, Kind, codec, delimiter, is_kind
-from rbim.bulk.input.lines import CHINESE, Lines, json_rows, lines_of, text_rows
-from rbim.bulk.input.rows import BadRow, Columns, cleaned, excerpt_of
+from rbim.bulk.input.content import UTF_16, encoding_of, lines_of, not_decoded, opened, require_table, sheet_of
+from rbim.bulk.input.format import Format, codec, delimiter
+from rbim.bulk.input.rows import BadRow, Columns, Row, are_plain, bad_row, cleaned, parse_row, unescaped
+from rbim.bulk.input.table import DELIMITERS, Table, Wanted, csv_table, json_table, sheet_table
 from rbim.errors import InvalidRequest
 from rbim.validators import or_none, require
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from os import PathLike
     from types import TracebackType
     from typing import Self
 
     import attrs
 
-    from rbim.bulk.input.rows import Piece, Row
+    from rbim.bulk.input.table import Record
 
 __all__ = ["RowFile", "in_batches"]
 
-_KIND_BY_SUFFIX: dict[str, Kind] = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".txt": "text",
-}
-_MAX_HEADER_LINES = 100
+BATCH = 5000
+"""Rows that are read together."""
+
 _BOM = "\ufeff"
-_NO_LINES = Lines(0, [], {})
 
 
 def _to_group(value: object) -> str | None:
@@ -55,6 +49,13 @@ def _limit(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
         )
 
 
+def _line(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidRequest(
+            f"{attribute.name}: invalid value {value!r}: use the number of a line, or 0 for none", field=attribute.name
+        )
+
+
 def _boolean(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
     require(attribute.name, value, bool, "True or False")
 
@@ -65,24 +66,27 @@ def _to_codec(value: str | None) -> str:
 
 @define(eq=False)
 class RowFile:
-    """Read a file, or a stream of bytes (``sys.stdin.buffer``), as ``Row | BadRow``, lazily and in bounded memory.
+    """Read a file, or a stream of bytes (``sys.stdin.buffer``), as ``Row | BadRow``, in bounded memory.
 
-    A gzip file is unpacked, whatever its name. Spreadsheets, archives and other files that are no text are refused.
+    The content decides how it is read, never the name: CSV, a list (one account in each line, with ``group``), JSON lines, a
+    JSON array, or a workbook (xlsx, xls, ods; the extra ``excel``); each of them may be compressed with gzip. Anything else
+    is refused. Workbooks and JSON arrays are read into memory as a whole.
 
-    ``kind``: ``csv``, ``jsonl`` or ``text``; default: by the name (``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson``, ``.txt``),
-    or else by the first line. ``delimiter``: of CSV; default: one of ``,`` ``;`` tab ``|``, by the header. ``encoding``:
-    default UTF-8 (``gb18030`` for exports of Chinese spreadsheets), with or without a byte order mark.
+    ``encoding``: default UTF-8 (``gb18030`` for exports of Chinese spreadsheets), with or without a byte order mark; UTF-16
+    is read if it has its mark. ``delimiter``: of CSV; default: one of ``,`` ``;`` tab ``|``, by the header. ``sheet``: the
+    name of a workbook's sheet; default: the first one.
 
     Columns are ``group``, ``account`` and optionally ``user_name`` (the acting account), or those named by
     ``group_column``, ``account_column`` and ``user_name_column``; case and surrounding space of a name do not count, other
-    columns are ignored. In a CSV header the usual Chinese names (``群号``, ``账号``, ``手机号``) are found, too; if several
-    columns fit, one must be named. ``group``: the group of rows without one, required for text; a row with another group is
-    then a bad row. A CSV file with a single column of another name is a list of accounts without a header, if ``group`` is
-    given and no column is named.
+    columns are ignored. The usual other names (``group_id``, ``member_id``, ``群号``, ``账号``) are found, too; if
+    several columns fit, one must be named. ``header``: the line of the header (default: the first one that is not blank); 0:
+    there is none, and columns are named by their numbers from 1, by default the group and the account. ``group``: the group
+    of rows without one; a row with another group is then a bad row.
 
-    Any mistake in a row makes it a ``BadRow``; ``line`` is where it begins, from 1. Blank lines are skipped. A line may
-    have 1 MiB, a row 100 lines. An account, group or acting account that a spreadsheet or an export has damaged
-    (``1.38E+10``, ``13800138000.0``, ``#N/A``, ``NULL``) is a mistake unless ``allow_damaged`` (default: False). Raises
+    Any mistake in a row makes it a ``BadRow``; its ``line`` is where it begins, from 1. Blank lines are skipped, and rows of
+    delimiters only. A line may have 1 MiB, a cell 128 KiB, a row 100 lines. An account, group or acting account that a
+    spreadsheet or an export has damaged (``1.38E+10``, ``13800138000.0``, ``#N/A``, ``NULL``), or that has invisible
+    characters, is a mistake unless ``allow_damaged`` (default: False). In CSV ``="0138"`` is read as ``0138``. Raises
     InvalidRequest when iteration begins if the file cannot be opened, is empty or lacks a column, and later only if it
     cannot be read further or has more bad rows than ``max_bad``: a count, or a share of the rows, which is known at the end
     (default: None, no limit).
@@ -91,9 +95,10 @@ class RowFile:
     """
 
     source: str | PathLike[str] | BinaryIO
-    kind: Kind | None = field(default=None, kw_only=True, validator=or_none(is_kind))
     encoding: str = field(default=None, kw_only=True, converter=_to_codec)
     delimiter: str | None = field(default=None, kw_only=True, validator=or_none(delimiter))
+    sheet: str | None = field(default=None, kw_only=True)
+    header: int | None = field(default=None, kw_only=True, validator=or_none(_line))
     group: str | None = field(default=None, kw_only=True, converter=_to_group)
     group_column: str | None = field(default=None, kw_only=True)
     account_column: str | None = field(default=None, kw_only=True)
@@ -101,9 +106,10 @@ class RowFile:
     allow_damaged: bool = field(default=False, kw_only=True, validator=_boolean)
     max_bad: float | None = field(default=None, kw_only=True, validator=or_none(_limit))
     _opened: BinaryIO | None = field(default=None, init=False, repr=False)
-    _compressed: bool = field(default=False, init=False, repr=False)
     _format: Format | None = field(default=None, init=False, repr=False)
-    _pieces: Iterator[Piece] = field(default=iter(()), init=False, repr=False)
+    _about: str = field(default="", init=False, repr=False)
+    _records: Iterator[Record] = field(default=iter(()), init=False, repr=False)
+    _table: Table = field(init=False, repr=False)
     _rows: Iterator[Row | BadRow] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -124,36 +130,57 @@ class RowFile:
         """Format of the rows, for writing rows back. The first access begins to read."""
         if self._format is None:
             try:
-                self._format, pieces = self._detect_format()
+                self._format = self._begin()
+            except OSError as error:
+                self.close()
+                raise self._unreadable(error) from error
             except InvalidRequest:
                 self.close()
                 raise
-            self._pieces = self._observed(pieces)
         return self._format
 
-    def _observed(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """Return the rows as they were read; a subclass may look at them."""
-        return pieces
+    @property
+    def about(self) -> str:
+        """How the input is read: its kind, and the columns that were chosen. The first access begins to read."""
+        _ = self.format
+        return self._about
 
     def __iter__(self) -> Iterator[Row | BadRow]:
         _ = self.format
         if self._rows is None:
-            pieces = (each.rows() if isinstance(each, Columns) else each for each in self._pieces)
-            self._rows = chain.from_iterable(pieces)
-        return self._rows if self.max_bad is None else self._within(self._rows, self.max_bad)
+            self._rows = chain.from_iterable(columns.rows() for columns in self._batches())
+        return self._rows
 
-    def _within(self, rows: Iterator[Row | BadRow], limit: float) -> Iterator[Row | BadRow]:
-        """Yield the rows; raise InvalidRequest if too many of them are bad."""
+    def _batches(self, size: int = BATCH) -> Iterator[Columns]:
+        """Yield the rows as columns of at most ``size`` rows. Raises InvalidRequest as iteration does."""
+        _ = self.format
         count = bad = 0
-        for row in rows:
-            yield row
-            count += 1
-            if isinstance(row, BadRow):
-                bad += 1
-                if isinstance(limit, int) and bad > limit:
-                    raise self._too_many(f"more than {limit:,} rows are invalid, the first {bad:,} among {count:,} rows")
-        if bad > limit * count and not isinstance(limit, int):
-            raise self._too_many(f"{bad:,} of {count:,} rows are invalid, more than {limit:.4g} of all")
+        limit: Any = self.max_bad  # a count, or a share of the rows
+        ended = False
+        try:
+            while not ended:
+                records = list(islice(self._records, size))
+                ended = len(records) < size
+                columns = self._columns(records)
+                found: list[int] = []
+                if BadRow in set(map(type, columns.accounts)):
+                    found = [place for place, each in enumerate(columns.accounts, 1) if isinstance(each, BadRow)]
+                self._note(columns)
+                if isinstance(limit, int) and bad + len(found) > limit:
+                    first = f"the first {limit + 1:,} among {count + found[limit - bad]:,} rows"
+                    raise self._too_many(f"more than {limit:,} rows are invalid, {first}")
+                count, bad = count + len(columns.accounts), bad + len(found)
+                if ended and isinstance(limit, float) and bad > limit * count:
+                    raise self._too_many(f"{bad:,} of {count:,} rows are invalid, more than {limit:.4g} of all")
+                if columns.accounts:
+                    yield columns
+        except OSError as error:
+            raise self._unreadable(error) from error
+        finally:
+            self.close()
+
+    def _note(self, columns: Columns) -> None:
+        """Look at rows before they are yielded, or are too bad to be."""
 
     def _too_many(self, what: str) -> InvalidRequest:
         return InvalidRequest(f"{self.name}: {what} (--max-bad): correct them, or allow more", field="max_bad")
@@ -168,150 +195,142 @@ class RowFile:
 
     def close(self) -> None:
         """Close the file if it was opened here; iteration ends."""
-        self._pieces = self._rows = iter(())
+        self._records = iter(())
         if self._opened is not None:
             self._opened.close()
 
-    @property
-    def _suffix(self) -> str:
-        """The ending of the name, without that of compression."""
-        path = Path(self.name.lower())
-        return Path(path.stem).suffix if self._compressed and path.suffix == ".gz" else path.suffix
-
-    def _stream(self) -> BinaryIO:
-        if isinstance(self.source, TextIOBase):
+    def _reader(self) -> Callable[[int], bytes]:
+        stream = self.source
+        if isinstance(stream, TextIOBase):
             raise InvalidRequest(
                 "source: a text stream cannot be read: use a stream of bytes (sys.stdin.buffer)", field="source"
             )
-        if hasattr(self.source, "read"):
-            return cast("BinaryIO", self.source)
-        try:
-            self._opened = Path(cast("str", self.source)).open("rb")  # noqa: SIM115  # close() closes it
-        except (OSError, ValueError) as error:
-            raise InvalidRequest(
-                f"{self.name}: cannot be opened: {getattr(error, 'strerror', None) or error}", field="source"
-            ) from error
-        return self._opened
+        if not hasattr(stream, "read"):
+            try:
+                self._opened = stream = Path(cast("str", stream)).open("rb")  # noqa: SIM115  # close() closes it
+            except (OSError, ValueError) as error:
+                raise InvalidRequest(
+                    f"{self.name}: cannot be opened: {getattr(error, 'strerror', None) or error}", field="source"
+                ) from error
+        return cast("Callable[[int], bytes]", getattr(stream, "read1", cast("BinaryIO", stream).read))
 
-    def _parts(self) -> Iterator[Lines]:
-        try:
-            stream, self._compressed = recognised(self._stream(), self.name)
-            yield from lines_of(stream, self.encoding)
-        except OSError as error:
-            raise InvalidRequest(f"{self.name}: cannot be read: {error.strerror or error}", field="source") from error
-        finally:
-            if self._opened is not None:
-                self._opened.close()
+    def _unreadable(self, error: OSError) -> InvalidRequest:
+        return InvalidRequest(f"{self.name}: cannot be read: {error.strerror or error}", field="source")
 
-    def _detect_format(self) -> tuple[Format, Iterator[Piece]]:
-        parts = self._parts()
-        head = next(parts, _NO_LINES)
-        first = head.lines[0] if head.lines else ""
+    def _begin(self) -> Format:
+        """Read the beginning, find the columns, and return the format to write such rows in."""
+        wanted = Wanted(
+            self.group, self.group_column, self.account_column, self.user_name_column, self.delimiter, self.header
+        )
+        head, read = opened(self._reader(), self.name)
+        sheet = sheet_of(head, read, self.name, self.sheet)
+        if sheet is not None:
+            self._table = table = sheet_table(sheet, wanted)
+            return self._described(f"sheet {sheet.name!r} of a workbook", table, kind="csv", bom=True, line_end="\r\n")
+        if self.sheet is not None:
+            raise InvalidRequest(f"sheet: {self.name} is no workbook: leave out --sheet", field="sheet")
+        encoding = encoding_of(head, self.encoding)
+        lines = lines_of(read, encoding)
+        first = next(lines, "")
         bom = first.startswith(_BOM)
-        head = head._replace(lines=[first.removeprefix(_BOM), *head.lines[1:]])
+        first = first.removeprefix(_BOM)
         line_end = "\r\n" if first.endswith("\r\n") else "\r" if first.endswith("\r") else "\n"
-        while (head := _from_first_row(head)) is _NO_LINES and (more := next(parts, None)) is not None:
-            head = more
-        if head is _NO_LINES:
-            raise InvalidRequest(f"{self.name}: the input is empty: check where it comes from", field="source")
-        kind = self.kind or _KIND_BY_SUFFIX.get(self._suffix) or self._kind_of(head)
-        file_format = Format(
-            kind=kind,
-            encoding=self.encoding,
-            bom=bom,
-            delimiter=self.delimiter or ",",
-            line_end=line_end,
-            group_column=self.group_column or "group",
-            account_column=self.account_column or "account",
-            user_name_column=self.user_name_column or "user_name",
-            group=self.group,
+        number = 1
+        while not cleaned(first):
+            number += 1
+            if (following := next(lines, None)) is None:
+                raise InvalidRequest(f"{self.name}: the input is empty: check where it comes from", field="source")
+            first = following
+        top = [first, *islice(lines, 20)]
+        require_table(top, encoding, self.name)
+        lines = chain(top, lines)
+        begin = cleaned(first)[:1]
+        # what is read as UTF-16 is written as UTF-8 with a mark, which spreadsheets read, too
+        form: dict[str, Any] = {"bom": bom, "line_end": line_end, "encoding": encoding}
+        form |= {"bom": True, "encoding": "utf-8"} if encoding == UTF_16 else {}
+        if begin in {"{", "["}:
+            self._table = table = json_table(lines, wanted, number, array=begin == "[")
+            return self._described("a JSON array" if begin == "[" else "JSON lines", table, kind="jsonl", **form)
+        self._table = table = csv_table(lines, wanted, number)
+        separator = dict(zip(DELIMITERS, ("commas", "semicolons", "tabs", "bars"), strict=True)).get(table.delimiter)
+        what = "a list" if table.only else f"CSV with {separator or repr(table.delimiter)}"
+        return self._described(what, table, kind="csv", delimiter=table.delimiter, **form)
+
+    def _described(self, what: str, table: Table, **form: Any) -> Format:
+        self._records = table.records
+        names = table.names or [*map(str, range(1, table.width + 1))]
+        roles = {"account": table.account, "group": table.group, "user_name": table.user_name}
+        used = {role: names[index] for role, index in roles.items() if index is not None}
+        if form["kind"] == "jsonl" and self.group is not None:
+            del used["group"]
+        columns = [f"{role}: column {name!r}" for role, name in used.items()]
+        one = ["one account in each row"] if table.only else []
+        self._about = "; ".join([what, *(one or columns), *([] if "group" in used else [f"group: {self.group}"])])
+        if not table.names:  # there is a header when the rows are written back
+            used = {role: role for role in used}
+        return Format(
+            group_column=used.get("group", "group"),
+            account_column=used["account"],
+            user_name_column=used.get("user_name"),
+            group=None if "group" in used else self.group,
+            **form,
         )
-        if kind == "text":
-            return file_format, iter([text_rows(chain([head], parts), file_format, allow_damaged=self.allow_damaged)])
-        if kind == "jsonl":
-            return file_format, iter([json_rows(chain([head], parts), file_format, allow_damaged=self.allow_damaged)])
-        allow_long_cells()
-        header, head = self._header(head, parts)
-        return _with_header_names(file_format, header), csv_rows(chain([head.skipping(header.lines)], parts), header)
 
-    def _kind_of(self, head: Lines) -> Kind:
-        line = cleaned(head.lines[0]) if head.lines else ""
-        if line.startswith("{"):
-            return "jsonl"
-        if self.group is None or self.delimiter is not None:
-            return "csv"
-        for character in DELIMITERS:
-            line = line.replace(character, ",")
-        names = [each.strip('"') for each in line.split(",")]
-        return "csv" if named_columns(names, self.account_column, "account") else "text"
+    def _columns(self, records: list[Record]) -> Columns:
+        """Return the rows of records. Nearly all need no further look, and are read all at once."""
+        plain = self._plain_columns(records)
+        if plain is not None:
+            return plain
+        rows: list[Row | BadRow] = []
+        lines: list[int] = []
+        for line, cells in records:
+            row = cells if isinstance(cells, BadRow) else self._row(line, cells)
+            if row is not None:
+                rows.append(row)
+                lines.append(line)
+        return Columns.of(rows, lines)
 
-    def _header(self, head: Lines, parts: Iterator[Lines]) -> tuple[Header, Lines]:
-        """Return the header, and all lines from its first one on that were read to find its end."""
-        default = "\t,;|" if self._suffix == ".tsv" else DELIMITERS
-        options = HeaderOptions(
-            group=self.group,
-            group_column=self.group_column,
-            account_column=self.account_column,
-            user_name_column=self.user_name_column,
-            delimiters=self.delimiter or default,
-            allow_damaged=self.allow_damaged,
-        )
-        if head.faults and len(head.lines) == 1:  # the message shows two lines
-            head = head.followed_by(next(parts, _NO_LINES))
-        self._check_header(head, 1)
-        last = False
-        while (header := find_header(head.lines[:_MAX_HEADER_LINES], options, last=last)) is None and not last:
-            more = next(parts, None) if len(head.lines) < _MAX_HEADER_LINES else None
-            last = more is None
-            head = head if more is None else head.followed_by(more)
-        if header is None:
-            raise InvalidRequest(f"{self.name}: the header is not valid CSV: {excerpt_of(head.lines[0])}", field="source")
-        self._check_header(head, header.lines)
-        return header, head
+    def _plain_columns(self, records: list[Record]) -> Columns | None:
+        table, given, size = self._table, self.group, len(records)
+        lines, found = zip(*records, strict=True) if records else ((), ())
+        if set(map(type, found)) != {list} or set(map(len, found)) != {table.width}:
+            return None
 
-    def _check_header(self, head: Lines, count: int) -> None:
-        fault = next((fault for index, fault in head.faults.items() if index < count), None)
-        if fault is not None and fault.chinese:
-            first = head.faults[1].chinese if 1 in head.faults else cleaned("".join(head.lines[1:2]))
-            raise InvalidRequest(
-                f"{self.name}: the header is not {self.encoding}. As {CHINESE} it is {fault.chinese!r}"
-                + (f", and the first row is {excerpt_of(first)!r}" if first else "")
-                + f". If this is right: --encoding {CHINESE}",
-                field="encoding",
-            )
-        if fault is not None or any("\0" in line for line in head.lines[:count]):
-            what = "the header has zero bytes" if fault is None else f"the header is {fault.reason}"
-            raise InvalidRequest(
-                f"{self.name}: {what}: the input is no text, or in another encoding: name it with --encoding",
-                field="encoding",
-            )
+        def column(index: int | None, default: Any) -> list[Any]:
+            return [default] * size if index is None else list(map(itemgetter(index), found))
+
+        groups, accounts, acting = column(table.group, given), column(table.account, None), column(table.user_name, None)
+        try:
+            others = {*groups} - {given}, {*acting} - {None, ""}
+        except TypeError:  # JSON of another type
+            return None
+        if not all(map(are_plain, (accounts, *others))) or (given is not None and others[0]):
+            return None
+        return Columns(groups, accounts, [name or None for name in acting] if others[1] else [None] * size, lines)
+
+    def _row(self, line: int, cells: list[Any]) -> Row | BadRow | None:
+        """Return the row of a record, or None if it is blank."""
+        table = self._table
+        texts = [each if isinstance(each, str) else "" if each is None else str(each) for each in cells]
+        if not any(map(cleaned, texts)) and None not in cells:  # of an object of JSON something is missing
+            return None
+        text = table.delimiter.join(texts)
+        if any(map(cleaned, texts[table.width :])) or len(cells) < table.width:
+            has = f"the header has {table.width}" if table.names else f"other rows have {table.width}"
+            return bad_row(line, f"{len(cells)} cells, but {has}", text)
+        if table.only and self.delimiter is None and any(each in text for each in DELIMITERS):
+            return bad_row(line, "several cells, but other rows have one account", text)
+        values = [None if at is None else cells[at] for at in (table.group, table.account, table.user_name)]
+        for place, cell in enumerate(values):
+            if isinstance(cell, str) and (fault := not_decoded(cell, self.encoding)) is not None:
+                return bad_row(line, fault, text)
+            if isinstance(cell, str) and self.format.kind == "csv":
+                values[place] = unescaped(cell)
+        group, account, user_name = values
+        row = parse_row(group, account, user_name, self.group, allow_damaged=self.allow_damaged)
+        return bad_row(line, row, text) if isinstance(row, str) else row
 
 
 def in_batches(rows: RowFile, size: int) -> Iterator[Columns]:
     """Yield the rows that iteration would yield, as columns of ``size`` rows."""
-    _ = rows.format
-    unread = rows._rows is None  # noqa: SLF001  # in one module
-    plain = unread and rows.max_bad is None and type(rows).__iter__ is RowFile.__iter__
-    return Columns.in_batches(rows._pieces if plain else iter([rows]), size)  # noqa: SLF001  # in one module
-
-
-def _from_first_row(head: Lines) -> Lines:
-    """Return the lines from the first one that is not blank, or ``_NO_LINES``."""
-    for index, line in enumerate(head.lines):
-        if index in head.faults or cleaned(line):
-            return head.skipping(index)
-    return _NO_LINES
-
-
-def _with_header_names(file_format: Format, header: Header) -> Format:
-    """Return the format with the column names as the header spells them."""
-    if not header.names:
-        return evolve(file_format, delimiter=header.delimiter, user_name_column=None)
-    return evolve(
-        file_format,
-        delimiter=header.delimiter,
-        account_column=header.names[header.account],
-        group_column=file_format.group_column if header.group is None else header.names[header.group],
-        user_name_column=None if header.user_name is None else header.names[header.user_name],
-        group=file_format.group if header.group is None else None,
-    )
+    return rows._batches(size)  # noqa: SLF001  # in one module

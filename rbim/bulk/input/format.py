@@ -6,24 +6,24 @@ import codecs
 import csv
 import json
 from functools import lru_cache
+from io import StringIO
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from attrs import asdict, field, frozen
 
 from rbim._support.text import no_formula, one_line
-from rbim.bulk.input.rows import Row, cleaned, column_key, parse_row
+from rbim.bulk.input.rows import column_key
 from rbim.errors import InvalidRequest
-from rbim.validators import or_none
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     import attrs
 
 __all__ = ["ADDED", "Format", "Kind", "NotDone", "codec", "delimiter", "is_kind", "write_rows"]
 
 
-Kind = Literal["csv", "jsonl", "text"]
+Kind = Literal["csv", "jsonl"]
 
 ADDED = ("state", "reason")
 """The columns that writing back adds; no other column may have these names."""
@@ -47,7 +47,8 @@ def codec(name: str) -> str:
         ) from None
     if not usable:
         raise InvalidRequest(
-            f"encoding: {found} cannot be read line by line; convert the file first (iconv -f {found} -t utf-8)",
+            f"encoding: {found} cannot be read line by line; convert the file first (iconv -f {found} -t utf-8); "
+            "UTF-16 that begins with its byte order mark is read without a flag",
             field="encoding",
         )
     return found.removesuffix("-sig")
@@ -70,53 +71,28 @@ def delimiter(_: object, attribute: attrs.Attribute[Any], value: object) -> None
         )
 
 
-def _name(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, str) or not cleaned(value):
-        raise InvalidRequest(f"{attribute.name}: invalid value {value!r}: use a non-empty string", field=attribute.name)
-
-
-def _boolean(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, bool):
-        raise InvalidRequest(f"{attribute.name}: invalid value {value!r}: use True or False", field=attribute.name)
-
-
-def _line_end(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value not in ("\n", "\r\n", "\r"):  # a tuple: the value may be unhashable
-        raise InvalidRequest(f"{attribute.name}: invalid line end {value!r}: use \\n, \\r\\n or \\r", field=attribute.name)
-
-
-def _encodes(encoding: str) -> bool:
-    try:
-        return bool("\ufeff".encode(encoding))
-    except UnicodeError:
-        return False
-
-
 @frozen(kw_only=True)
 class Format:
     r"""Format of the rows of a file.
 
     ``delimiter`` is for CSV. The columns are those of the CSV header, as they are spelled there, or the keys of JSONL. If
-    ``group`` is given (always for text), the file has no group column and that is the group of every row. If
+    ``group`` is given, the file has no group column and that is the group of every row. If
     ``user_name_column`` is None, it has no column of acting accounts. ``line_end`` is ``\n``, ``\r\n`` or ``\r``.
-    Raises InvalidRequest for invalid values, and for two columns of the same name, ``state`` and ``reason`` included.
+    Raises InvalidRequest for another kind, encoding or delimiter, and for two columns of the same name, ``state`` and
+    ``reason`` included.
     """
 
     kind: Kind = field(validator=is_kind)
     encoding: str = field(default="utf-8", converter=codec)
-    bom: bool = field(default=False, validator=_boolean)
+    bom: bool = False
     delimiter: str = field(default=",", validator=delimiter)
-    line_end: str = field(default="\n", validator=_line_end)
-    group_column: str = field(default="group", validator=_name)
-    account_column: str = field(default="account", validator=_name)
-    user_name_column: str | None = field(default="user_name", validator=or_none(_name))
-    group: str | None = field(default=None, validator=or_none(_name))
+    line_end: str = "\n"
+    group_column: str = "group"
+    account_column: str = "account"
+    user_name_column: str | None = "user_name"
+    group: str | None = None
 
     def __attrs_post_init__(self) -> None:
-        if self.kind == "text" and self.group is None:
-            raise InvalidRequest("group: text has no group column: give the group of its rows (--group)", field="group")
-        if self.bom and not _encodes(self.encoding):
-            raise InvalidRequest(f"bom: {self.encoding} has no byte order mark", field="bom")
         columns = [each for each in (self.group_column, self.account_column, self.user_name_column) if each is not None]
         if len({column_key(each) for each in (*columns, *ADDED)}) != len(columns) + len(ADDED):
             raise InvalidRequest(
@@ -147,8 +123,6 @@ class Format:
 MAX_REASON = 500
 """Characters of a reason that are written."""
 
-_WRITE_BATCH = 1000
-
 
 class NotDone(NamedTuple):
     """A row that was not done: its ``state`` (refused, failed, unknown, skipped) and the reason."""
@@ -160,34 +134,18 @@ class NotDone(NamedTuple):
     reason: str
 
 
-class _Echo:
-    """A file for csv.writer that makes ``writerow`` return the row."""
-
-    @staticmethod
-    def write(text: str) -> str:
-        return text
-
-
-def _as_csv(file_format: Format) -> Callable[[list[str]], str]:
+def _csv_lines(file_format: Format, rows: Iterable[NotDone]) -> Iterator[str]:
     # Accounts and groups that begin with = + - @ stay as they are: the file is read again, also by other programs, and with
-    # an apostrophe an account is another account. They are cells of the user's own input. In a spreadsheet, import the
-    # columns as text.
-    plain = csv.writer(_Echo(), delimiter=file_format.delimiter, lineterminator=file_format.line_end)
-    quoting = csv.writer(
-        _Echo(), delimiter=file_format.delimiter, lineterminator=file_format.line_end, quoting=csv.QUOTE_ALL
-    )
+    # an apostrophe an account is another account. They are cells of the user's own input.
+    written = StringIO(newline="")
+    writer = csv.writer(written, delimiter=file_format.delimiter, lineterminator=file_format.line_end)
 
     def line(cells: list[str]) -> str:
-        text = "".join(cells)
-        plain_text = text.isprintable() and all(cell == cleaned(cell) for cell in cells)
-        written: str = (plain if plain_text else quoting).writerow(cells)
-        return written
+        written.seek(0)
+        written.truncate()
+        writer.writerow(cells)
+        return written.getvalue()
 
-    return line
-
-
-def _csv_lines(file_format: Format, rows: Iterable[NotDone]) -> Iterator[str]:
-    line = _as_csv(file_format)
     yield line([*file_format.columns(), *ADDED])
     for group, account, user_name, *added in rows:
         before = [] if file_format.group is not None else [group]
@@ -210,15 +168,6 @@ def _json_lines(file_format: Format, rows: Iterable[NotDone]) -> Iterator[str]:
         yield text + file_format.line_end
 
 
-def _text_lines(file_format: Format, rows: Iterable[NotDone]) -> Iterator[str]:
-    for group, account, _, *added in rows:
-        if parse_row(group, account, None, None) != Row(group, account):
-            raise InvalidRequest(
-                f"account: {account!r} cannot be written as a line of text: reading it back would change it", field="account"
-            )
-        yield "\t".join((account, *added)) + file_format.line_end
-
-
 def _checked_rows(file_format: Format, rows: Iterable[NotDone]) -> Iterator[NotDone]:
     """Yield the rows that fit the format, with reasons of one line that it can encode."""
 
@@ -234,7 +183,7 @@ def _checked_rows(file_format: Format, rows: Iterable[NotDone]) -> Iterator[NotD
                 f"group: {row.group!r} does not fit: without a group column, all rows are for {file_format.group!r}",
                 field="group",
             )
-        if row.user_name and (file_format.user_name_column is None or file_format.kind == "text"):
+        if row.user_name and file_format.user_name_column is None:
             raise InvalidRequest(
                 f"user_name: {row.user_name!r} does not fit: the file has no column of acting accounts", field="user_name"
             )
@@ -244,25 +193,21 @@ def _checked_rows(file_format: Format, rows: Iterable[NotDone]) -> Iterator[NotD
 def write_rows(stream: IO[bytes], file_format: Format, rows: Iterable[NotDone]) -> int:
     """Write rows in their input's format, with two more columns, state and reason; return the number of rows.
 
-    RowFile can read the file with the options of the input. CSV always has a header; text has the account, a tab, the
-    state, a tab and the reason. Accounts and groups are never altered; a reason that a spreadsheet would evaluate gets an
-    apostrophe (not in JSONL). Raises InvalidRequest if a row does not fit: it has a group or
-    an acting account without a column for it, or an account that the encoding (or a line of text) cannot represent. In a
+    RowFile can read the file with the options of the input; CSV always has a header. Accounts and groups are never altered;
+    a reason that a spreadsheet would evaluate gets an apostrophe (not in JSONL). Raises InvalidRequest if a row does not
+    fit: it has a group or an acting account without a column for it, or an account that the encoding cannot represent. In a
     reason, such characters are escaped.
     """
-    writers = {"csv": _csv_lines, "jsonl": _json_lines, "text": _text_lines}
+    lines = _csv_lines if file_format.kind == "csv" else _json_lines
+    if file_format.bom:
+        stream.write("\ufeff".encode(file_format.encoding))
     count = 0
-    waiting: list[bytes] = ["\ufeff".encode(file_format.encoding)] if file_format.bom else []
-    for line in writers[file_format.kind](file_format, _checked_rows(file_format, rows)):
+    for line in lines(file_format, _checked_rows(file_format, rows)):
         try:
-            waiting.append(line.encode(file_format.encoding))
+            stream.write(line.encode(file_format.encoding))
         except UnicodeError as error:
             raise InvalidRequest(
                 f"account: {file_format.encoding} cannot encode a part of {line!r}", field="account"
             ) from error
         count += 1
-        if len(waiting) >= _WRITE_BATCH:
-            stream.write(b"".join(waiting))
-            waiting.clear()
-    stream.write(b"".join(waiting))
     return count - (file_format.kind == "csv")

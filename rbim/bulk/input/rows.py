@@ -3,67 +3,63 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from itertools import compress, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+import unicodedata
+from itertools import compress
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from rbim._support.text import one_line
+from rbim._support.text import formula_of, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Self
 
 __all__ = [
     "BadRow",
     "Columns",
-    "Piece",
     "Row",
+    "are_plain",
     "bad_row",
     "cleaned",
     "column_key",
-    "damage_of",
     "excerpt_of",
-    "may_be_damaged",
     "parse_row",
+    "unescaped",
 ]
 
+KEPT_AS_TEXT = re.compile(r'="([^"]*)"')
+"""A formula that keeps a number as it is (``="0138"``): the text inside is the value."""
+
 DAMAGED = (
-    (re.compile(r"[+-]?[0-9](?:[.,][0-9]+)?[Ee]\+[0-9]{1,3}"), "a rounded number, its digits are lost"),
-    (re.compile(r"[+-]?[0-9]\.[0-9]+[Ee](?:[7-9]|[1-9][0-9]{1,2})"), "a rounded number, its digits may be lost"),
-    (re.compile(r"[+-]?[0-9]+\.0+"), "a number with decimals"),
-    (re.compile(r"#(?:N/A|REF!|VALUE!|NAME\?|NUM!|NULL!|DIV/0!|SPILL!|CALC!|#+)"), "an error of a spreadsheet"),
-    (re.compile(r"NULL|Null|null|\(null\)|\\N|NaN|N/A|<NA>|None"), "an empty value of an export"),
+    (r"[+-]?[0-9](?:[.,][0-9]+)?[Ee]\+[0-9]{1,3}", "a rounded number, its digits are lost"),
+    (r"[+-]?[0-9]\.[0-9]+[Ee](?:[7-9]|[1-9][0-9]{1,2})", "a rounded number, its digits may be lost"),
+    (r"[+-]?[0-9]+\.0+", "a number with decimals"),
+    (r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?", "a number with thousands separators"),
+    (r"[0-9]{4}(?:-[0-9]{2}-[0-9]{2}|/[0-9]{1,2}/[0-9]{1,2})(?:[ T][0-9:.]+)?", "a date"),
+    (r"#(?:N/A|REF!|VALUE!|NAME\?|NUM!|NULL!|DIV/0!|SPILL!|CALC!|#+)", "an error of a spreadsheet"),
+    (r"NULL|Null|null|[(<\[](?i:null)[)>\]]|\\N|NaN|N/A|<NA>|None|undefined", "an empty value of an export"),
+    (r"TRUE|FALSE", "a truth value of a spreadsheet"),
+    (r"=.*", "a formula"),
+    (r"'.*", "a text with the apostrophe of a spreadsheet"),
+    (r'".*"', "a text in quotes that an export has added"),
+    ("(?s:.*\ufffd.*)", "a text with a character that was lost"),
 )
-"""Values that are no accounts or groups, and what they are.
+"""The marks that spreadsheets and database exports leave: values that are no accounts or groups, and what they are.
 
 Spreadsheets write an exponent with ``+``. Programs (Java) write one without it, always with a decimal point and from 10
 million on, so ``1E5``, ``1E10`` and ``1.5E3`` are accounts.
 """
 
-TRACES = (
-    *("E+", "e+", ".0", "#N", "#R", "#V", "#D", "#S", "#C", "##", "N/A"),
-    *("NULL", "Null", "null", "\\N", "NaN", "<NA>", "None"),
+_DAMAGED = re.compile("|".join(f"({form})" for form, _ in DAMAGED))
+
+_FILLERS = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
+_VARIATION = re.compile("[\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+"""Variation selectors, which change how the character before them looks, if at all."""
+
+_LETTER = rf"[^\W{_FILLERS}]"
+_PLAIN = re.compile(
+    rf"(?!(?:NULL|Null|null|NaN|None|TRUE|FALSE|undefined)\Z){_LETTER}+(?:(?:[.-]{_LETTER}+)*@{_LETTER}+(?:[.-]{_LETTER}+)*)?"
 )
-EXPONENT = re.compile(r"\.[0-9]+[Ee][0-9]")
-"""Each damaged value has at least one of the traces, or an exponent."""
-
-FIRST_LOOK = ("+", ".", "#", "N", "null")
-"""Each of the traces, and an exponent, has one of these, which are found faster."""
-
-
-def damage_of(value: str) -> str | None:
-    """Return what a damaged value is, and how to keep it; None if it is not damaged."""
-    what = next((what for form, what in DAMAGED if form.fullmatch(value)), None)
-    return None if what is None else f"{value!r} looks like {what} (--allow-damaged accepts it)"
-
-
-def may_be_damaged(lines: Iterable[str]) -> bool:
-    """Return whether any value in the lines may be damaged; False for nearly all sound input, and fast."""
-    text = "".join(lines)
-    if not any(trace in text for trace in FIRST_LOOK):
-        return False
-    return any(trace in text for trace in TRACES) or EXPONENT.search(text) is not None
-
+"""Letters, digits and underscores, and addresses of mail: the values that need no further look."""
 
 MAX_EXCERPT = 200
 """Characters of a bad row that are kept."""
@@ -97,18 +93,12 @@ def bad_row(line: int, reason: str, text: str) -> BadRow:
     return BadRow(line, one_line(reason, MAX_EXCERPT), excerpt_of(text))
 
 
-def _text(name: str, value: Any) -> tuple[str, str | None]:
-    """Return the text of a value and None, or any text and the error."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value), None
-    if not isinstance(value, str):
-        return "", f"{name}: invalid value {one_line(repr(value), 40)}: use a string or a whole number"
-    text = cleaned(value)
-    forbidden = _FORBIDDEN.search(text)
-    if forbidden is None:
-        return text, None
-    what = "a line break" if forbidden[0] in "\r\n" else f"the character U+{ord(forbidden[0]):04X}"
-    return text, f"{name}: contains {what}"
+def are_plain(values: Iterable[Any]) -> bool:
+    """Return whether no value needs a further look: :func:`parse_row` would return each as it is."""
+    try:
+        return all(map(_PLAIN.fullmatch, values))
+    except TypeError:
+        return False
 
 
 def parse_row(
@@ -117,25 +107,61 @@ def parse_row(
     """Return the row of these values, or the reason why they are invalid.
 
     None stands for a missing value. ``default_group``: the group of rows without one; a row with another group is invalid.
-    ``allow_damaged``: accept values that look damaged, see :func:`damage_of`.
+    ``allow_damaged``: accept values that a spreadsheet or an export seems to have damaged (:data:`DAMAGED`), or that have
+    invisible characters.
     """
     if account is None:
         return "no account"
-    account, error = _text("account", account)
+    account, error = _text("account", account, allow_damaged=allow_damaged)
     if error or not account:
         return error or "empty account"
-    group, error = (default_group or "", None) if group is None else _text("group", group)
+    group, error = (default_group or "", None) if group is None else _text("group", group, allow_damaged=allow_damaged)
     if error:
         return error
     if default_group is not None and group not in {"", default_group}:
         return f"group: {group!r}, but {default_group!r} is given for all rows"
     if not (group := group or default_group):
         return "empty group"
-    user_name, error = ("", None) if user_name is None else _text("user name", user_name)
-    if not error and not allow_damaged:
-        values = (("account", account), ("group", group), ("user name", user_name))
-        error = next((f"{name}: {damage}" for name, value in values if (damage := damage_of(value)) is not None), None)
+    user_name, error = ("", None) if user_name is None else _text("user name", user_name, allow_damaged=allow_damaged)
     return error or Row(group, account, user_name or None)
+
+
+def unescaped(cell: str) -> str:
+    """Return the text for which a cell of CSV stands: a number kept by ``="0138"``, or a formula made harmless."""
+    cell = cleaned(cell)
+    kept = KEPT_AS_TEXT.fullmatch(cell)
+    return kept[1] if kept else formula_of(cell)
+
+
+def _text(name: str, value: Any, *, allow_damaged: bool) -> tuple[str, str | None]:
+    """Return the text of a value and None, or any text and the error."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value), None
+    if not isinstance(value, str):
+        return "", f"{name}: invalid value {one_line(repr(value), 40)}: use a string or a whole number"
+    text = cleaned(value)
+    forbidden = _FORBIDDEN.search(text)
+    if forbidden is not None:
+        what = "a line break" if forbidden[0] in "\r\n" else f"the character U+{ord(forbidden[0]):04X}"
+        return text, f"{name}: contains {what}"
+    if allow_damaged:
+        return text, None
+    damage = _DAMAGED.fullmatch(text)
+    if damage is not None:
+        return text, f"{name}: {text!r} looks like {DAMAGED[(damage.lastindex or 1) - 1][1]} (--allow-damaged accepts it)"
+    unseen = None if text.isascii() else next(filter(_is_invisible, text), None)
+    if unseen is not None:
+        named = f"U+{ord(unseen):04X} {unicodedata.name(unseen, '')}".rstrip()
+        return text, f"{name}: contains the invisible character {named} (--allow-damaged accepts it)"
+    return text, None
+
+
+def _is_invisible(character: str) -> bool:
+    """Return whether a character cannot be seen, or looks like an ordinary space."""
+    if character == " ":
+        return False
+    unseen = unicodedata.category(character) in {"Cf", "Zs"} or character in _FILLERS
+    return unseen or _VARIATION.match(character) is not None
 
 
 class Row(NamedTuple):
@@ -157,18 +183,19 @@ class BadRow(NamedTuple):
 class Columns(NamedTuple):
     """Rows as columns of the same length. A bad row stands among the accounts, with an empty group.
 
-    Millions of rows are faster in this form: a few lists instead of a tuple for each row, which the garbage collector looks
-    at again and again.
+    ``lines``: the lines of the input where the rows begin, from 1; of an iterable, their places. Millions of rows are faster
+    in this form: a few lists instead of a tuple for each row, which the garbage collector looks at again and again.
     """
 
     groups: list[str]
     accounts: list[str | BadRow]
     user_names: list[str | None]
+    lines: Sequence[int]
 
     @classmethod
-    def of(cls, rows: Iterable[Row | BadRow]) -> Self:
+    def of(cls, rows: Iterable[Row | BadRow], lines: Sequence[int]) -> Self:
         """Return rows as columns."""
-        columns = cls([], [], [])
+        columns = cls([], [], [], lines)
         for row in rows:
             group, account, user_name = ("", row, None) if isinstance(row, BadRow) else row
             columns.groups.append(group)
@@ -176,41 +203,12 @@ class Columns(NamedTuple):
             columns.user_names.append(user_name)
         return columns
 
-    @staticmethod
-    def in_batches(pieces: Iterable[Piece], size: int) -> Iterator[Columns]:
-        """Yield the rows of all pieces, ``size`` at a time; a piece of single rows is read no further than needed."""
-        waiting = Columns([], [], [])
-        for piece in pieces:
-            for part in (piece,) if isinstance(piece, Columns) else _parts(piece, size):
-                waiting.groups.extend(part.groups)
-                waiting.accounts.extend(part.accounts)
-                waiting.user_names.extend(part.user_names)
-                while len(waiting.accounts) >= size:
-                    yield waiting.between(0, size)
-                    waiting = waiting.between(size, None)
-        if waiting.accounts:
-            yield waiting
-
-    def between(self, begin: int, end: int | None) -> Self:
-        """Return the rows from ``begin`` until before ``end`` (None: to the last)."""
-        return type(self)(self.groups[begin:end], self.accounts[begin:end], self.user_names[begin:end])
-
     def where(self, flags: Sequence[bool]) -> Self:
         """Return the rows whose flag is True."""
-        groups, accounts = list(compress(self.groups, flags)), list(compress(self.accounts, flags))
-        return type(self)(groups, accounts, list(compress(self.user_names, flags)))
+        groups, accounts, user_names, lines = (list(compress(cast("Sequence[Any]", column), flags)) for column in self)
+        return type(self)(groups, accounts, user_names, lines)
 
     def rows(self) -> Iterator[Row | BadRow]:
         """Return the rows one by one."""
-        for group, account, user_name in zip(*self, strict=True):
+        for group, account, user_name in zip(*self[:3], strict=True):
             yield account if isinstance(account, BadRow) else Row(group, account, user_name)
-
-
-Piece = Columns | Iterable[Row | BadRow]
-"""Rows that were read together."""
-
-
-def _parts(rows: Iterable[Row | BadRow], size: int) -> Iterator[Columns]:
-    left = iter(rows)
-    while (part := Columns.of(islice(left, size))).accounts:
-        yield part

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbim.bulk.journal.loading import Loaded
 from rbim.bulk.journal.schema import ERASING, JOURNAL
-from rbim.dialect_text import client_document, dialect_differences
+from rbim.choices import differences
+from rbim.dialect import Dialect, client_document
 from rbim.errors import InvalidRequest
 from rbim.storage.sqlite import require_trusted_logs, schema_version
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-    from rbim.dialect import Dialect
     from rbim.storage.sqlite import Database
 
 __all__ = ["DIALECT", "JobFacts", "damage_of", "facts_in", "job_facts", "open_to_read", "reading"]
@@ -51,7 +51,7 @@ class JobFacts(NamedTuple):
         """Raise InvalidRequest that names the fields in which a dialect is not the job's."""
         different = [
             f"{name} is {kept} in the journal and {given} here"
-            for name, (kept, given) in dialect_differences(self.settings[DIALECT], client_document(dialect)).items()
+            for name, (kept, given) in differences(Dialect, self.settings[DIALECT], client_document(dialect)).items()
         ]
         if different:
             raise InvalidRequest(

@@ -22,7 +22,6 @@ from attrs import frozen
 from rbim.bulk.journal.facts import facts_in, open_to_read, reading
 from rbim.bulk.journal.journal import Journal
 from rbim.bulk.journal.lock import JobLock
-from rbim.bulk.journal.marks import marks_path
 from rbim.bulk.journal.schema import ERASING
 from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
@@ -44,7 +43,7 @@ ERASED = "erased"
 
 # names of groups and acting accounts are unique: random names first, so that none meets a name of the input
 REPLACE_TEXTS = (
-    """UPDATE content SET accounts = '[' || substr(replace(hex(zeroblob(size)), '00', ',""'), 2) || ']'""",
+    "UPDATE account SET account = ''",
     "UPDATE duplicate SET account = ''",
     "UPDATE anomaly SET account = ''",
     f"UPDATE bad_row SET reason = '{ERASED}', raw = ''",  # noqa: S608  # a constant
@@ -56,8 +55,7 @@ REPLACE_TEXTS = (
     "UPDATE reason SET text = hex(randomblob(16)), code = 'other' WHERE length(code) > 6 OR code GLOB '*[^0-9]*'",
     "CREATE TEMP TABLE merged AS SELECT id, min(id) OVER (PARTITION BY code, error) AS first FROM reason",
     "CREATE UNIQUE INDEX temp.merged_id ON merged (id)",
-    "UPDATE chunk SET reason = (SELECT first FROM merged WHERE id = reason) WHERE reason IS NOT NULL",
-    "UPDATE exception SET reason = (SELECT first FROM merged WHERE id = reason) WHERE reason IS NOT NULL",
+    "UPDATE account SET reason = (SELECT first FROM merged WHERE id = reason) WHERE reason IS NOT NULL",
     "UPDATE request SET reason = (SELECT first FROM merged WHERE id = reason) WHERE reason IS NOT NULL",
     "UPDATE anomaly SET reason = (SELECT first FROM merged WHERE id = reason)",
     "DELETE FROM reason WHERE id NOT IN (SELECT first FROM merged)",
@@ -96,10 +94,7 @@ def _erasable(connection: sqlite3.Connection | Database, journal: Path) -> Erasa
     facts = facts_in(connection)
     if facts is None:
         raise InvalidRequest(f"{journal}: the journal holds no job, and no accounts", field="journal")
-    statement = "SELECT total(size), total(size) FILTER (WHERE state <= 0) FROM chunk"
-    if facts.loaded is None:
-        statement = "SELECT total(size), total(size) FROM content"
-    accounts, waiting = map(int, connection.execute(statement).fetchone())
+    accounts, waiting = connection.execute("SELECT count(*), count(*) FILTER (WHERE state <= 0) FROM account").fetchone()
     return Erasable(
         accounts=accounts,
         waiting=waiting,
@@ -148,8 +143,7 @@ def _erase(journal: Journal, path: Path, *, unfinished: bool) -> datetime:
             f"{path}: {left}, which the erasure would end: resume the job first, or erase an unfinished job (--unfinished)",
             field="journal",
         )
-    database.commit([journal.adopt_marks, lambda: _replace_texts(database)], apart=False)
-    marks_path(path).unlink(missing_ok=True)
+    database.commit([lambda: _replace_texts(database)], apart=False)
     database.rewrite()
     _empty_log(database, path)
     database.commit([lambda: database.execute("UPDATE job SET erased = ?", (database.now,))], apart=False)

@@ -1,20 +1,37 @@
-"""Journal of a job: its facts, its runs, each sending before and after, and the recovery after an ended run."""
+"""Journal of a job: its runs, each request before and after it is sent, and the recovery after an ended run."""
+
+# Theory of operation
+#
+# An account (AccountState):
+#   WAITING          to be sent
+#   WAITING -> AGAIN                               a request with it has an unknown outcome, and is to be sent again
+#   WAITING | AGAIN -> DONE | REFUSED | FAILED | UNKNOWN     by the outcome of a request, `recover` or `close_group`
+#   FAILED | REFUSED -> WAITING, UNKNOWN -> AGAIN  only by `retry`, between two runs; in new chunks
+#
+# A request (RequestState): one sending of a chunk, that is of the accounts of the chunk that wait.
+#   (new) -> OPEN                                  its intent: committed before it leaves
+#   OPEN -> ANSWERED | REFUSED | NOT_SENT | UNKNOWN     by its outcome, or UNKNOWN by the next run's `recover`
+# `retry` is 1 from the outcome until the intent of the next sending of the same chunk, or until it is given up.
+#
+# A kill leaves OPEN the requests that were in flight, those that were about to leave, and those whose outcome was not
+# committed yet. Their accounts, and those that are AGAIN because of a request with `retry`, are UNKNOWN unless `recover`
+# lets them be sent again. All other accounts are as the tables say.
+#
+# Always true: each account is in one chunk, and all that wait in a chunk are WAITING or all are AGAIN; at most one request
+# of a chunk is OPEN. What waits for a run is in its plan, or in a chunk that the run has made.
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from attrs import evolve
 
 from rbim.bulk.journal.facts import facts_in
 from rbim.bulk.journal.loading import Loader
-from rbim.bulk.journal.marks import Mark, Marks, RunKey, read_marks
-from rbim.bulk.journal.packing import pack
-from rbim.bulk.journal.parts import halve, wait_again
-from rbim.bulk.journal.planning import Planner
 from rbim.bulk.journal.schema import JOURNAL
-from rbim.bulk.work import AccountState, FailureReason, RequestState
+from rbim.bulk.work import AccountState, Chunk, FailureReason, RequestState
 from rbim.storage.in_place import InPlace
 from rbim.storage.sqlite import Database
 
@@ -23,39 +40,72 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rbim.bulk.journal.facts import JobFacts
-    from rbim.bulk.journal.parts import Selection
-    from rbim.bulk.work import Chunk, Settlement
+    from rbim.bulk.work import Settlement
     from rbim.clock import Clock
 
-__all__ = ["Ended", "Journal", "OnUnknown", "Sample"]
+__all__ = ["Ended", "Journal", "OnUnknown", "Sample", "Selection"]
 
 OnUnknown = Literal["auto", "resend", "report"]
 
 RUN_ENDED = FailureReason("the run ended before an answer came")
 
-END = """UPDATE request SET begun = ?, ended = ?, elapsed = ?, waited = ?, outcome = ?, reason = ?, todo = ?, split = ?
+PLAN = (
+    "DROP TABLE IF EXISTS temp.plan",
+    """CREATE TEMP TABLE plan (
+        id INTEGER PRIMARY KEY, sender_group INTEGER, chunk INTEGER, resent INTEGER, repeats INTEGER, attempt INTEGER)""",
+    """INSERT INTO temp.plan (sender_group, chunk, resent, repeats, attempt)
+        SELECT waiting.sender_group, waiting.chunk, waiting.resent, request.id, coalesce(request.attempt, 0) + 1
+        FROM (SELECT sender_group, chunk, max(state = -1) AS resent FROM account WHERE state <= 0
+            GROUP BY sender_group, chunk) AS waiting
+        JOIN sender_group ON sender_group.id = waiting.sender_group
+        LEFT JOIN request ON request.retry = 1
+            AND request.sender_group = waiting.sender_group AND request.chunk = waiting.chunk
+        ORDER BY request.id IS NULL,
+            row_number() OVER (PARTITION BY target_group ORDER BY waiting.sender_group, waiting.chunk), target_group""",
+)
+"""The chunks that wait at the beginning of a run, in the order of sending: repeats, then one of each group, and again."""
+
+NEXT = """SELECT plan.sender_group, plan.chunk, target_group.name, user_name, resent, repeats, attempt,
+        group_concat(account.account, char(10))
+    FROM temp.plan JOIN sender_group ON sender_group.id = plan.sender_group
+    JOIN target_group ON target_group.id = target_group
+    CROSS JOIN account ON account.sender_group = plan.sender_group AND account.chunk = plan.chunk
+    WHERE plan.id BETWEEN ? AND ? AND account.state <= 0 GROUP BY plan.id ORDER BY plan.id"""
+NEW_NUMBER = "SELECT max(chunk) + 1 FROM account WHERE sender_group = ?"
+DIVIDE = """UPDATE account SET chunk = ? WHERE sender_group = ? AND chunk = ?
+    AND account IN (SELECT value FROM json_each(?))"""
+
+INTENT = """INSERT INTO request (id, sender_group, chunk, members, attempt, repeats, resent, begun)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
+OUTCOME = """UPDATE request SET begun = ?, ended = ?, elapsed = ?, waited = ?, outcome = ?, reason = ?, retry = ?, split = ?
     WHERE id = ?"""
-SETTLE = "UPDATE chunk SET state = ?, request = ?, reason = ? WHERE id = ? AND state <= 0"
-EXCEPT = "INSERT INTO exception (chunk, place, state, reason) VALUES (?, ?, ?, ?)"
-ANOMALY = "INSERT INTO anomaly (request, account, reason) VALUES (?, ?, ?)"
-LEFT_OPEN = """SELECT id, chunk, begun, 4 FROM request WHERE outcome = 0
-    UNION ALL SELECT id, chunk, begun, outcome FROM request WHERE todo = 1 AND (outcome = 4 OR resent = 1)"""
-SEND_AGAIN = "UPDATE request SET outcome = ?, todo = 1 WHERE id = ?"
-GIVE_UP = "UPDATE request SET outcome = ?, reason = coalesce(reason, ?), todo = 0 WHERE id = ?"
-LAST_RUN = """SELECT run.id, run.began, coalesce(max(sample.at), run.began) FROM run LEFT JOIN sample ON sample.run = run.id
-    WHERE run.id = (SELECT max(id) FROM run) GROUP BY run.id"""
+SETTLE = """UPDATE account SET state = ?, request = ?, reason = ?
+    WHERE sender_group = ? AND chunk = ? AND state <= 0"""
+SETTLE_ONE = f"{SETTLE} AND account = ?"
+
+UNDECIDED = """SELECT id, sender_group, chunk, begun, outcome FROM request
+    WHERE outcome = 0 OR retry = 1 AND (outcome = 4 OR resent = 1)"""
+GIVE_UP = "UPDATE request SET outcome = ?, reason = coalesce(reason, ?), retry = 0 WHERE id = ?"
+CLOSE = """UPDATE account SET state = :after, request = NULL, reason = :reason WHERE state = :state
+    AND sender_group IN (SELECT sender_group.id FROM sender_group
+        JOIN target_group ON target_group.id = target_group WHERE target_group.name = :group)
+    AND (sender_group, chunk) NOT IN (SELECT sender_group, chunk FROM request WHERE outcome = 0)"""
+RETRY_NO_MORE = """UPDATE request SET retry = 0 WHERE retry = 1 AND sender_group IN (SELECT sender_group.id FROM sender_group
+    JOIN target_group ON target_group.id = target_group WHERE target_group.name = ?)"""
+
+SELECTED = """state IN (SELECT value FROM json_each(:states))
+    AND (:any_reason OR reason IN (SELECT id FROM reason WHERE text IN (SELECT value FROM json_each(:reasons))
+        OR code IN (SELECT value FROM json_each(:reasons))))
+    AND (:any_group OR sender_group IN (SELECT sender_group.id FROM sender_group JOIN target_group
+        ON target_group.id = target_group WHERE target_group.name IN (SELECT value FROM json_each(:groups))))"""
+NEW_CHUNKS = """UPDATE account SET chunk = moved.chunk FROM (
+        SELECT sender_group, chunk AS old, seq,
+            (SELECT max(chunk) FROM account AS others WHERE others.sender_group = account.sender_group) + 1
+                + (row_number() OVER (PARTITION BY sender_group ORDER BY seq) - 1) / :size AS chunk
+        FROM account WHERE state = :state) AS moved
+    WHERE account.sender_group = moved.sender_group AND account.chunk = moved.old AND account.seq = moved.seq"""
 SAMPLE = """INSERT INTO sample (run, at, seconds, requests, accounts, throttled, failed, in_flight, concurrency, rate)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-COUNTS = """SELECT state, total(count) FROM (
-        SELECT state, sum(size) AS count FROM chunk GROUP BY state
-        UNION ALL SELECT state, count(*) FROM exception GROUP BY state
-        UNION ALL SELECT chunk.state, -count(*) FROM exception JOIN chunk ON chunk.id = chunk GROUP BY chunk.state
-    ) GROUP BY state"""
-OPEN_CHUNKS = """SELECT id, size, state FROM chunk WHERE state <= 0
-    AND sender_group IN (SELECT id FROM sender_group WHERE target_group = (SELECT id FROM target_group WHERE name = ?))
-    AND id NOT IN (SELECT value FROM json_each(?))"""
-MAY_BE_REACHED = """SELECT 1 FROM request WHERE todo = 1 AND chunk = :chunk AND (outcome = 4 OR resent = 1)
-    UNION ALL SELECT 1 FROM request WHERE outcome = 5 AND chunk = :chunk AND resent = 1"""
 MAX_REASONS = 10_000  # reasons whose numbers are kept in memory
 
 
@@ -74,16 +124,22 @@ class Sample(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The end of a request: its chunk, its outcome, when it left (epoch seconds), and the seconds that it took.
-
-    ``again``: the same chunk as it is to be sent again.
-    """
+    """The end of a request: its chunk, its outcome, and the seconds that it took."""
 
     chunk: Chunk
     settlement: Settlement
-    begun: float | None
     elapsed: float
-    again: Chunk | None = None
+
+
+class Selection(NamedTuple):
+    """The accounts to send again: in one of the states, and with one of the reasons and groups unless these are empty.
+
+    A reason is the whole text or the code of the reason of an account.
+    """
+
+    states: tuple[AccountState, ...]
+    reasons: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
 
 
 class Journal:
@@ -92,23 +148,19 @@ class Journal:
     def __init__(self, path: Path, *, clock: Clock) -> None:
         self.path = path
         self.database = Database(path, JOURNAL, clock=lambda: clock.now().timestamp())
-        self._planner: Planner | None = None
-        self._marks: Marks | None = None
         self._run = 0
-        self._run_ended = False
+        self._planned = self._plan_ends = 0  # the chunk of the plan that was read last, and the last one
+        self._last_request = 0
         self._reasons: dict[FailureReason, int] = {}
         self._failed: Exception | None = None
         self._in_place = InPlace(path, "the journal", during="during the run", grows=True)
 
     def open(self) -> None:
-        """Open the file, create it if needed. Raises InvalidRequest if it is something else or of a newer rbim."""
+        """Open the file, create it if needed. Raises InvalidRequest if it is something else or of another version."""
         self.database.open()
 
     def close(self) -> None:
         """Undo one ``open``."""
-        if self._marks is not None:
-            self._marks.close(remove=self._run_ended)
-            self._marks = None
         self.database.close()
 
     def commit(self, commands: Sequence[Callable[[], Any]], *, hurried: Callable[[], bool] = bool) -> list[Any]:
@@ -123,7 +175,6 @@ class Journal:
             return self.database.commit(commands, hurried=hurried, apart=False)
         except Exception as error:
             self._failed = error
-            self._run_ended = False
             raise
 
     # The job and its input.
@@ -134,7 +185,7 @@ class Journal:
 
     def create(self, facts: JobFacts, done: str) -> Loader:
         """Make this the journal of a job whose input is loaded next; remove the rest of an unfinished loading."""
-        for table in ("job", "target_group", "sender_group", "content", "chunk", "exception", "bad_row", "duplicate"):
+        for table in ("job", "target_group", "sender_group", "account", "bad_row", "duplicate"):
             self.database.execute(f"DELETE FROM {table}")  # noqa: S608  # a constant
         self.database.execute("UPDATE account_state SET name = ? WHERE id = ?", (done, AccountState.DONE))
         texts = [json.dumps(each) for each in (facts.options, facts.settings, facts.source)]
@@ -142,7 +193,7 @@ class Journal:
             "INSERT INTO job (operation, options, chunk, settings, source, created) VALUES (?, ?, ?, ?, ?, ?)",
             (facts.operation, texts[0], facts.chunk, texts[1], texts[2], self.database.now),
         )
-        return Loader(self.database, facts.chunk, self.path.parent)
+        return Loader(self.database)
 
     def set_fast_writes(self, *, loading: bool) -> None:
         """Do not wait for the disk while the input is loaded (``loading`` True), and wait again afterwards.
@@ -154,173 +205,188 @@ class Journal:
 
     def loaded(self, loader: Loader, source: dict[str, Any]) -> None:
         """Make the chunks, and record that the input was read completely."""
-        loader.end()
         ((size,),) = self.database.execute("SELECT chunk FROM job")
-        pack(self.database, loader, size)
-        loader.close()
-        found = loader.loaded
-        values = (found.rows, found.bad, found.duplicates, found.digest, json.dumps(source))
+        loader.end(size)
         self.database.execute(
             "UPDATE job SET loaded = ?, rows = ?, bad = ?, duplicates = ?, digest = ?, source = ?",
-            (self.database.now, *values),
+            (self.database.now, *loader.loaded, json.dumps(source)),
         )
 
     # Runs.
 
     def begin_run(self, settings: dict[str, Any]) -> None:
-        """Record the beginning of a run."""
+        """Record the beginning of a run, and plan what it sends."""
         text = json.dumps(settings)
         self.database.execute("UPDATE job SET settings = ?", (text,))
         cursor = self.database.execute("INSERT INTO run (began, settings) VALUES (?, ?)", (self.database.now, text))
         self._run = cast("int", cursor.lastrowid)
-        self._planner = Planner(self.database)
-        self._marks = Marks(self.path, RunKey(self._run, self.database.now))
+        ((self._last_request,),) = self.database.execute("SELECT coalesce(max(id), 0) FROM request")
+        for statement in PLAN:
+            self.database.execute(statement)
+        self._planned = 0
+        ((self._plan_ends,),) = self.database.execute("SELECT count(*) FROM temp.plan")
 
     def end_run(self, reason: str) -> None:
         """Record the end of the run and its reason."""
-        self.adopt_marks()
         self.database.execute("UPDATE run SET ended = ?, why = ? WHERE id = ?", (self.database.now, reason, self._run))
-        self._run_ended = True
 
     def sample(self, sample: Sample) -> None:
         """Record a sample."""
         self.database.execute(SAMPLE, (self._run, *sample))
 
     def recover(self, on_unknown: OnUnknown, resend_within: float) -> None:
-        """Settle the requests that an ended run left open.
+        """Settle the requests that an ended run left open, and those to be repeated that may have had their effect.
 
         ``on_unknown``: ``resend``, ``report`` (as unknown), or ``auto``: send again those younger than ``resend_within``
         seconds.
         """
-        self.adopt_marks()
-        for number, chunk, begun, outcome in self.database.execute(LEFT_OPEN).fetchall():
+        for number, sender_group, chunk, begun, outcome in self.database.execute(UNDECIDED).fetchall():
             # after a clock was set back the age is unknown, and what never left has none
             young = begun is not None and 0 <= self.database.now - begun < resend_within
+            after = outcome or RequestState.UNKNOWN
             if on_unknown == "resend" or (on_unknown == "auto" and young):
-                self.database.execute(SEND_AGAIN, (outcome, number))
+                self.database.execute("UPDATE request SET outcome = ?, retry = 1 WHERE id = ?", (after, number))
+                self.database.execute(SETTLE, (AccountState.AGAIN, number, None, sender_group, chunk))
                 continue
-            reason_id = self._reason_id(RUN_ENDED)
-            self.database.execute(GIVE_UP, (outcome, reason_id, number))
-            self.database.execute(SETTLE, (AccountState.UNKNOWN, number, reason_id, chunk))
-
-    def adopt_marks(self) -> None:
-        """Turn the intents of the last run whose requests have left into open requests, and take the others back."""
-        if not self.database.execute("SELECT 1 FROM request WHERE outcome = 5 LIMIT 1").fetchall():
-            return
-        ((number, began, last_seen),) = self.database.execute(LAST_RUN)
-        marks = read_marks(self.path, RunKey(number, began))
-        columns = "id, chunk, repeats, attempt"
-        for request, chunk, repeats, attempt in self.database.execute(
-            f"SELECT {columns} FROM request WHERE outcome = 5"  # noqa: S608  # a constant
-        ).fetchall():
-            mark = Mark(last_seen) if marks is None else marks.get(request)
-            if mark is None:
-                self.database.execute("DELETE FROM request WHERE id = ?", (request,))
-                if repeats is not None and attempt > 1:
-                    self.database.execute("UPDATE request SET todo = 1 WHERE id = ?", (repeats,))
-                continue
-            if mark.done_after is None:
-                self.database.execute("UPDATE request SET outcome = 0, begun = ? WHERE id = ?", (mark.at, request))
-                continue
-            ended = (mark.at, mark.at + mark.done_after, mark.done_after, 0.0)
-            self.database.execute(END, (*ended, RequestState.ANSWERED, None, False, False, request))
-            self.database.execute(SETTLE, (AccountState.DONE, request, None, chunk))
+            reason = self._reason_id(RUN_ENDED)
+            self.database.execute(GIVE_UP, (after, reason, number))
+            self.database.execute(SETTLE, (AccountState.UNKNOWN, number, reason, sender_group, chunk))
 
     def retry(self, selection: Selection) -> int:
-        """Let the accounts of a selection wait again; return their number."""
-        return wait_again(self.database, selection)
+        """Let the accounts of a selection wait again, in new chunks; return their number. No other account waits."""
+        states, reasons, groups = selection
+        ((size,),) = self.database.execute("SELECT chunk FROM job")
+        again, waiting = AccountState.AGAIN, AccountState.WAITING
+        cursor = self.database.execute(
+            f"""UPDATE account SET state = iif(state = {AccountState.UNKNOWN:d}, {again:d}, {waiting:d}), request = NULL,
+                reason = iif(state = {AccountState.UNKNOWN:d}, reason, NULL) WHERE {SELECTED}""",  # noqa: S608  # constants
+            {
+                "states": json.dumps([int(state) for state in states]),
+                "reasons": json.dumps(list(reasons)),
+                "groups": json.dumps(list(groups)),
+                "any_reason": not reasons,
+                "any_group": not groups,
+            },
+        )
+        for state in (waiting, again):
+            self.database.execute(NEW_CHUNKS, {"state": state, "size": size})
+        return cursor.rowcount
 
     def counts(self) -> dict[AccountState, int]:
         """Return the number of accounts in each state."""
-        found = dict(self.database.read(lambda: self.database.execute(COUNTS).fetchall()))
-        return {state: int(found.get(state, 0)) for state in AccountState}
+        statement = "SELECT state, count(*) FROM account GROUP BY state"
+        found = dict(self.database.read(lambda: self.database.execute(statement).fetchall()))
+        return {state: found.get(state, 0) for state in AccountState}
 
     def planned(self) -> tuple[int, int]:
         """Return the number of groups, and of requests for all accounts."""
-        statement = "SELECT (SELECT count(*) FROM target_group), (SELECT count(*) FROM chunk)"
+        statement = """SELECT (SELECT count(*) FROM target_group),
+            (SELECT count(*) FROM (SELECT 1 FROM account GROUP BY sender_group, chunk))"""
         ((groups, requests),) = self.database.read(lambda: self.database.execute(statement).fetchall())
         return groups, requests
 
     def group_sizes(self) -> dict[str, int]:
         """Return the number of accounts of each group."""
-        statement = """SELECT target_group.name, sum(size) FROM chunk JOIN sender_group ON sender_group.id = sender_group
+        statement = """SELECT target_group.name, count(*) FROM account JOIN sender_group ON sender_group.id = sender_group
             JOIN target_group ON target_group.id = target_group GROUP BY target_group"""
         return dict(self.database.read(lambda: self.database.execute(statement).fetchall()))
 
-    # Sendings.
+    # Requests.
 
-    @property
-    def _running(self) -> tuple[Planner, Marks]:
-        assert self._planner is not None  # noqa: S101  # a run has begun
-        assert self._marks is not None  # noqa: S101
-        return self._planner, self._marks
+    def next_chunks(self, limit: int) -> list[Chunk]:
+        """Return the next chunks of the plan, at most ``limit``; an empty list at the end. No command."""
+        return self.database.read(lambda: self._next_chunks(limit))
 
-    def plan(self, limit: int, accounts: int | None = None) -> list[Chunk]:
-        """Return the next chunks, which can be sent when this is durable; an empty list at the end.
+    def _next_chunks(self, limit: int) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        while not chunks and self._planned < self._plan_ends:  # those of closed groups do not wait any more
+            found = self.database.execute(NEXT, (self._planned + 1, self._planned + limit))
+            self._planned += limit
+            for sender_group, number, group, user_name, resent, repeats, attempt, accounts in found:
+                chunk = Chunk(
+                    sender_group=sender_group, id=number, group=group, user_name=user_name or None,
+                    accounts=tuple(accounts.split("\n")), resent=bool(resent), repeats=repeats, attempt=attempt,
+                )  # fmt: skip
+                chunks.append(chunk)
+        return chunks
 
-        They are at most ``limit``, with at most ``accounts`` accounts (None: without a limit).
-        """
-        return self._running[0].plan(limit, accounts)
-
-    def mark(self, chunk: Chunk, at: float) -> None:
-        """Note at once, without waiting for the disk, that a chunk leaves now (epoch seconds). No command."""
-        chunk.mark = self._running[1].set(chunk.number, at)
-
-    def mark_done(self, chunk: Chunk, elapsed: float) -> None:
-        """Note at once that all accounts of a chunk are done, which :meth:`settle` records later. No command."""
-        if chunk.mark is not None and chunk.begun is not None:
-            self._running[1].set_done(chunk.mark, chunk.number, Mark(chunk.begun, elapsed))
-
-    def forget_mark(self, chunk: Chunk) -> None:
-        """Note that the outcome of a chunk is durable. No command."""
-        if chunk.mark is not None:
-            self._running[1].release(chunk.mark)
-            chunk.mark = None
-
-    def settle(self, several: Sequence[Ended]) -> None:
-        """Record the outcomes of requests and of their accounts, and the intents of chunks to be sent again."""
-        database, now = self.database, self.database.now
-        ends: list[tuple[Any, ...]] = []
-        states: list[tuple[Any, ...]] = []
-        for chunk, settlement, begun, elapsed, again in several:
-            number, state, reason = chunk.number, settlement.state, self._reason_id(settlement.reason)
-            ended = now if begun is None else begun + elapsed
-            values = (begun, ended, elapsed, chunk.waited, settlement.outcome, reason)
-            ends.append((*values, settlement.again and again is None, settlement.split, number))
-            if state is not None:
-                states.append((state, number, reason, chunk.id))
-                for place, its_state, its_reason in settlement.individual:
-                    database.execute(EXCEPT, (chunk.id, place, its_state, self._reason_id(its_reason)))
-            for account, its_reason in settlement.anomalies:
-                database.execute(ANOMALY, (number, account, self._reason_id(its_reason)))
-        database.executemany(END, ends)
-        database.executemany(SETTLE, states)
-        if returning := [each.again for each in several if each.again is not None]:
-            self._running[0].record_intents(returning)
+    def divide(self, whole: Chunk, place: int) -> list[Chunk]:
+        """Divide a waiting chunk before the account at a place, from 0; return both parts. The second gets a new number."""
+        ((number,),) = self.database.execute(NEW_NUMBER, (whole.sender_group,)).fetchall()
+        first, second = whole.accounts[:place], whole.accounts[place:]
+        self.database.execute(DIVIDE, (number, whole.sender_group, whole.id, json.dumps(second)))
+        return [
+            evolve(whole, accounts=first, operation=None),
+            evolve(whole, id=number, accounts=second, operation=None),
+        ]
 
     def split(self, ended: Ended) -> list[Chunk]:
         """Record that a request was refused and that its halves are to be sent; return the halves."""
         whole = ended.chunk
-        self.settle([ended._replace(settlement=evolve(ended.settlement, split=True))])
-        halves = halve(self.database, whole)
-        self._running[0].record_intents(halves)
-        return halves
+        self._record_outcomes([ended._replace(settlement=evolve(ended.settlement, split=True))])
+        half = Chunk(
+            sender_group=whole.sender_group, id=whole.id, group=whole.group, user_name=whole.user_name,
+            accounts=whole.accounts, resent=whole.resent, repeats=whole.number,
+        )  # fmt: skip
+        return self.divide(half, (len(whole.accounts) + 1) // 2)
 
-    def close_group(self, group: str, reason: FailureReason, under_way: Sequence[int]) -> dict[AccountState, int]:
-        """Settle the accounts of a group that wait, except those of the chunks ``under_way``; return how many by state.
+    def record(
+        self, ended: Sequence[Ended], intents: Sequence[Chunk], closed: Sequence[tuple[str, FailureReason]]
+    ) -> dict[AccountState, int]:
+        """Record outcomes, then intents of requests that leave when this is durable, then groups that are closed.
 
-        They have failed with the reason; those that an earlier request may have reached are unknown.
+        Return the numbers of accounts that closed groups have settled, by their new states.
         """
-        number = self._reason_id(reason)
-        found = {AccountState.FAILED: 0, AccountState.UNKNOWN: 0}
-        for chunk, size, state in self.database.execute(OPEN_CHUNKS, (group, json.dumps(list(under_way)))).fetchall():
-            again = state == AccountState.AGAIN or self.database.execute(MAY_BE_REACHED, {"chunk": chunk}).fetchall()
-            after = AccountState.UNKNOWN if again else AccountState.FAILED
-            found[after] += size
-            self.database.execute("DELETE FROM request WHERE outcome = 5 AND chunk = ?", (chunk,))
-            self.database.execute("UPDATE request SET todo = 0 WHERE todo = 1 AND chunk = ?", (chunk,))
-            self.database.execute(SETTLE, (after, None, number, chunk))
-        return found
+        self._record_outcomes(ended)
+        self._record_intents(intents)
+        settled = Counter[AccountState]()
+        for group, reason in closed:
+            settled.update(self._close_group(group, reason))
+        return settled
+
+    def _close_group(self, group: str, reason: FailureReason) -> dict[AccountState, int]:
+        """Settle the accounts of a group that wait and are not in a request that is under way."""
+        self.database.execute(RETRY_NO_MORE, (group,))
+        settled: dict[AccountState, int] = {}
+        for state, after in ((AccountState.WAITING, AccountState.FAILED), (AccountState.AGAIN, AccountState.UNKNOWN)):
+            values = {"after": after, "reason": self._reason_id(reason), "state": state, "group": group}
+            settled[after] = self.database.execute(CLOSE, values).rowcount
+        return settled
+
+    def _record_intents(self, chunks: Sequence[Chunk]) -> None:
+        values: list[tuple[Any, ...]] = []
+        for chunk in chunks:
+            self._last_request += 1
+            chunk.number = self._last_request
+            ids = (chunk.number, chunk.sender_group, chunk.id, len(chunk.accounts))
+            values.append((*ids, chunk.attempt, chunk.repeats, chunk.resent, chunk.begun))
+        self.database.executemany(INTENT, values)
+        if repeats := [(chunk.repeats,) for chunk in chunks if chunk.attempt > 1]:
+            self.database.executemany("UPDATE request SET retry = 0 WHERE id = ?", repeats)
+
+    def _record_outcomes(self, several: Sequence[Ended]) -> None:
+        self._record_intents([each.chunk for each in several if not each.chunk.number])  # those that could not leave
+        outcomes: list[tuple[Any, ...]] = []
+        states: list[tuple[Any, ...]] = []
+        for chunk, settlement, elapsed in several:
+            number, state, reason = chunk.number, settlement.state, self._reason_id(settlement.reason)
+            begun = None if chunk.left is None else chunk.begun
+            ended = self.database.now if begun is None else begun + elapsed
+            values = (begun, ended, elapsed, chunk.waited, settlement.outcome, reason)
+            outcomes.append((*values, settlement.again, settlement.split, number))
+            where = (chunk.sender_group, chunk.id)
+            for place, its_state, its_reason in settlement.individual:
+                its = (its_state, number, self._reason_id(its_reason))
+                self.database.execute(SETTLE_ONE, (*its, *where, chunk.accounts[place]))
+            if state is None and settlement.outcome is RequestState.UNKNOWN:
+                state = AccountState.AGAIN
+            if state is not None:
+                states.append((state, number, reason, *where))
+            for account, its_reason in settlement.anomalies:
+                anomaly = (number, account, self._reason_id(its_reason))
+                self.database.execute("INSERT INTO anomaly (request, account, reason) VALUES (?, ?, ?)", anomaly)
+        self.database.executemany(OUTCOME, outcomes)
+        self.database.executemany(SETTLE, states)
 
     def _reason_id(self, reason: FailureReason | None) -> int | None:
         if reason is None:

@@ -1,15 +1,15 @@
-"""Loading of an input into the journal: gathers the accounts of each request and notes bad rows.
+"""Loading of an input into the journal: the accounts of each sender group in chunks, without duplicates, and the bad rows.
 
-Duplicates are found when the whole input is there (see :mod:`rbim.bulk.journal.packing`).
+Rows are gathered in a temporary table. When the input has ended, one query finds the duplicates, and another one puts the
+accounts in the order in which they are read later.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping, Set as AbstractSet
 from contextlib import AsyncExitStack, aclosing, suppress
 from hashlib import sha256
-from itertools import compress, islice
+from itertools import chain, compress, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from anyio.lowlevel import checkpoint
@@ -17,17 +17,14 @@ from anyio.to_thread import run_sync
 
 from rbim.bulk.input.file import RowFile, in_batches
 from rbim.bulk.input.rows import BadRow, Columns, Row, bad_row, parse_row
-from rbim.bulk.journal.content import Content
-from rbim.bulk.journal.duplicates import Hashes
-from rbim.bulk.journal.overflow import Overflow, Part
+from rbim.bulk.journal.schema import JOURNAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from rbim.storage.sqlite import Database
 
-__all__ = ["BATCH", "Loaded", "Loader", "Rows", "batches", "hashes_of", "row_of"]
+__all__ = ["BATCH", "Loaded", "Loader", "Rows", "batches", "row_of"]
 
 Rows = Iterable[Any] | AsyncIterable[Any]
 
@@ -35,10 +32,20 @@ BATCH = 5000
 """Rows in one transaction."""
 
 MIN_FIELDS = 2  # fields of a row: the acting account is optional
-MAX_HELD = 300_000  # rows that wait in memory until their request is full
-MAX_SENDER_GROUPS = 50_000  # sender groups that are kept in memory
+TOGETHER = 50  # rows that one statement inserts: half the time
+MAX_SENDER_GROUPS = 50_000  # sender groups whose numbers are kept in memory
 
-ADD = "INSERT INTO content (sender_group, size, first, step, rows, accounts) VALUES (?, ?, ?, ?, ?, ?)"
+INPUT = "CREATE TEMP TABLE input (seq INTEGER PRIMARY KEY, sender_group INTEGER NOT NULL, account TEXT NOT NULL)"
+INSERT = "INSERT INTO temp.input VALUES (?, ?, ?)"
+DUPLICATES = """INSERT INTO duplicate (seq, target_group, account, first)
+    SELECT input.seq, target_group, input.account, first FROM temp.input JOIN sender_group ON sender_group.id = sender_group
+    CROSS JOIN (SELECT target_group AS its_group, account AS its_account, min(seq) AS first
+        FROM temp.input JOIN sender_group ON sender_group.id = sender_group
+        GROUP BY target_group, account HAVING count(*) > 1) ON its_group = target_group AND its_account = input.account
+    WHERE input.seq > first"""
+ACCOUNTS = """INSERT INTO account (sender_group, chunk, seq, account)
+    SELECT sender_group, (row_number() OVER (PARTITION BY sender_group ORDER BY seq) - 1) / :size, seq, account
+    FROM temp.input WHERE seq NOT IN (SELECT seq FROM duplicate)"""
 
 
 class Loaded(NamedTuple):
@@ -50,151 +57,85 @@ class Loaded(NamedTuple):
     digest: str
 
 
-class _SenderGroup:
-    """The accounts of a sender group that wait until they fill a request, and the numbers of their rows."""
-
-    __slots__ = ("accounts", "number", "rows")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.accounts: list[str] = []
-        self.rows = array("q")  # a fifth of a list's memory
-
-    def take(self, size: int) -> list[Part]:
-        """Take what fills requests of ``size`` accounts."""
-        end = len(self.accounts) - len(self.accounts) % size
-        parts = [Part(self.number, self.accounts[at : at + size], self.rows[at : at + size]) for at in range(0, end, size)]
-        del self.accounts[:end], self.rows[:end]
-        return parts
-
-
 class Loader:
-    """Writes rows into the tables, ``size`` accounts at a time; without a database it only counts and digests.
+    """Writes rows into the tables; without a database it only counts and digests. Each method is a command."""
 
-    ``folder`` is for temporary files (default: the system's). Close it after use.
-    """
-
-    def __init__(self, database: Database | None, size: int = 1, folder: Path | None = None) -> None:
+    def __init__(self, database: Database | None) -> None:
         self._database = database
-        self._size = size
-        self.rows = self.bad = self.duplicates = 0
-        self.hashes = Hashes(folder)
-        self._overflow = Overflow(folder)
+        self._rows = self._bad = self._duplicates = 0
         self._digest = sha256()
-        self._sender_groups: dict[str | tuple[str, str | None], _SenderGroup] = {}
-        self._held = 0
+        self._sender_groups: dict[Any, int] = {}  # their numbers, by group, or by group and acting account
+        if database is not None:
+            database.execute("DROP TABLE IF EXISTS temp.input")
+            database.execute(INPUT)
+            database.execute(f"PRAGMA temp.cache_size = -{JOURNAL.cache}")
+            database.execute("PRAGMA temp.journal_mode = OFF")
 
     @property
     def loaded(self) -> Loaded:
         """The counts so far."""
-        return Loaded(rows=self.rows, bad=self.bad, duplicates=self.duplicates, digest=self._digest.hexdigest())
-
-    def close(self) -> None:
-        """Free the disk."""
-        self.hashes.close()
-        self._overflow.close()
+        return Loaded(rows=self._rows, bad=self._bad, duplicates=self._duplicates, digest=self._digest.hexdigest())
 
     def add(self, batch: Columns) -> None:
-        """Add rows. With a database, run it as a command of its transaction."""
-        count = len(batch.accounts)
-        seqs: Sequence[int] = range(self.rows + 1, self.rows + count + 1)
+        """Add rows."""
+        database, count = self._database, len(batch.accounts)
+        seqs = batch.lines
         if BadRow in set(map(type, batch.accounts)):
             good = [not isinstance(each, BadRow) for each in batch.accounts]
             bad = [each for each in batch.accounts if isinstance(each, BadRow)]
             places = [seq for seq, is_good in zip(seqs, good, strict=True) if not is_good]
             batch, seqs = batch.where(good), list(compress(seqs, good))
-            self._note(map(str, places), *(map(str, column) for column in zip(*bad, strict=True)))
-            self.bad += len(bad)
-            if self._database is not None:
-                self._database.executemany("INSERT INTO bad_row (line, reason, raw) VALUES (?, ?, ?)", bad)
+            self._add_to_digest(map(str, places), *(map(str, column) for column in zip(*bad, strict=True)))
+            self._bad += len(bad)
+            if database is not None:
+                database.executemany("INSERT INTO bad_row (line, reason, raw) VALUES (?, ?, ?)", bad)
         if seqs:
-            groups, user_names = batch.groups, batch.user_names
             accounts = cast("Sequence[str]", batch.accounts)
-            keys: Sequence[Any] = groups
-            if user_names.count(None) < len(seqs):
-                keys = list(zip(groups, user_names, strict=True))
-                self._note(groups, accounts, map(str, user_names))
+            keys: Sequence[Any] = batch.groups
+            if batch.user_names.count(None) < len(seqs):
+                keys = list(zip(batch.groups, batch.user_names, strict=True))
+                self._add_to_digest(batch.groups, accounts, map(str, batch.user_names))
             else:
-                self._note(groups, accounts)
-            if self._database is not None:
-                self.hashes.add(hashes_of(groups, accounts))
-                self._insert(self._database, keys, accounts, seqs)
-        self.rows += count
+                self._add_to_digest(batch.groups, accounts)
+            if database is not None:
+                rows = zip(seqs, self._sender_groups_of(database, keys), accounts, strict=True)
+                values = list(chain.from_iterable(rows))
+                rest = len(values) - len(values) % (3 * TOGETHER)
+                several = (values[at : at + 3 * TOGETHER] for at in range(0, rest, 3 * TOGETHER))
+                database.executemany(INSERT + ", (?, ?, ?)" * (TOGETHER - 1), several)
+                database.executemany(INSERT, (values[at : at + 3] for at in range(rest, len(values), 3)))
+        self._rows += count
+        if database is not None:
+            database.execute("UPDATE job SET rows = ?, bad = ?", (self._rows, self._bad))
 
-    def _note(self, *columns: Iterable[str]) -> None:
-        """Add columns of a batch to the digest."""
+    def end(self, size: int) -> None:
+        """Make the chunks, of at most ``size`` accounts, when all rows were added."""
+        if self._database is not None:
+            self._database.execute(DUPLICATES)
+            ((self._duplicates,),) = self._database.execute("SELECT count(*) FROM duplicate")
+            self._database.execute(ACCOUNTS, {"size": size})
+            self._database.execute("DROP TABLE temp.input")
+
+    def _add_to_digest(self, *columns: Iterable[str]) -> None:
         text = "\x1d".join(["\x1e".join(column) for column in columns]) + "\x1c"
         self._digest.update(text.encode("utf-8", "surrogatepass"))
 
-    def end(self) -> None:
-        """Write the rows that wait for their request to fill. Run it as a command of a transaction."""
-        if self._database is None:
-            return
-        waiting: Iterable[Part] = self._waiting()
-        if self._overflow:
-            self._overflow.add(waiting)
-            waiting = self._overflow.merged(self._size)
-        self._write(self._database, waiting)
-
-    def _insert(self, database: Database, keys: Sequence[Any], accounts: Sequence[str], seqs: Sequence[int]) -> None:
-        """Insert accounts; ``keys`` are their sender groups."""
-        full: list[Part] = []
-        if keys.count(keys[0]) == len(keys):  # all for one sender group
-            sender_group = self._sender_group(database, keys[0])
-            sender_group.accounts.extend(accounts)
-            sender_group.rows.extend(seqs)
-            full.extend(sender_group.take(self._size))
-        else:
-            self._distribute(database, keys, accounts, seqs, full)
-        self._write(database, full)
-        self._held += len(keys) - sum(len(part.rows) for part in full)
-        if self._held > MAX_HELD or len(self._sender_groups) > MAX_SENDER_GROUPS:
-            self._overflow.add(self._waiting())
-
-    def _distribute(
-        self, database: Database, keys: Sequence[Any], accounts: Sequence[str], seqs: Sequence[int], full: list[Part]
-    ) -> None:
-        """Give each account to its sender group, and add the parts that are full now."""
-        size, sender_groups = self._size, self._sender_groups
-        for key, account, seq in zip(keys, accounts, seqs, strict=True):
-            sender_group = sender_groups.get(key) or self._sender_group(database, key)
-            waiting = sender_group.accounts
-            waiting.append(account)
-            sender_group.rows.append(seq)
-            if len(waiting) >= size:
-                full.extend(sender_group.take(size))
-
-    @staticmethod
-    def _write(database: Database, parts: Iterable[Part]) -> None:
-        database.executemany(ADD, ((part.sender_group, *Content.of(part.accounts, part.rows)) for part in parts))
-
-    def _waiting(self) -> list[Part]:
-        """Take the accounts that wait in memory for their request to fill."""
-        waiting = [Part(each.number, each.accounts, each.rows) for each in self._sender_groups.values() if each.rows]
-        if len(self._sender_groups) > MAX_SENDER_GROUPS:
-            self._sender_groups.clear()
-        for each in self._sender_groups.values():
-            each.accounts, each.rows = [], array("q")
-        self._held = 0
-        return waiting
-
-    def _sender_group(self, database: Database, key: Any) -> _SenderGroup:  # a group, or a group with an acting account
-        found = self._sender_groups.get(key)
-        if found is not None:
-            return found
-        group, user_name = (key, None) if isinstance(key, str) else key
-        database.execute("INSERT OR IGNORE INTO target_group (name) VALUES (?)", (group,))
-        ((target,),) = database.execute("SELECT id FROM target_group WHERE name = ?", (group,))
-        values = (target, user_name or "")
-        database.execute("INSERT OR IGNORE INTO sender_group (target_group, user_name) VALUES (?, ?)", values)
-        ((number,),) = database.execute("SELECT id FROM sender_group WHERE target_group = ? AND user_name = ?", values)
-        made = self._sender_groups[key] = _SenderGroup(number)
-        return made
-
-
-def hashes_of(groups: Iterable[str], accounts: Iterable[str]) -> list[int]:
-    """Return a hash of each account in its group, of 64 bits, the same within a process."""
-    return list(map(hash, zip(groups, accounts, strict=False)))
+    def _sender_groups_of(self, database: Database, keys: Sequence[Any]) -> Iterable[int]:
+        """Return the numbers of sender groups; a key is a group, or a group with an acting account."""
+        numbers = self._sender_groups
+        if len(numbers) > MAX_SENDER_GROUPS:
+            numbers.clear()
+        for key in dict.fromkeys(keys):
+            if key in numbers:
+                continue
+            group, user_name = (key, None) if isinstance(key, str) else key
+            database.execute("INSERT OR IGNORE INTO target_group (name) VALUES (?)", (group,))
+            ((target,),) = database.execute("SELECT id FROM target_group WHERE name = ?", (group,))
+            values = (target, user_name or "")
+            database.execute("INSERT OR IGNORE INTO sender_group (target_group, user_name) VALUES (?, ?)", values)
+            find = "SELECT id FROM sender_group WHERE target_group = ? AND user_name = ?"
+            ((numbers[key],),) = database.execute(find, values)
+        return map(numbers.__getitem__, keys)
 
 
 def row_of(number: int, given: Any) -> Row | BadRow:
@@ -234,13 +175,14 @@ async def batches(rows: Rows, *, threads: bool = True) -> AsyncGenerator[Columns
                 number += 1
                 batch.append(row_of(number, each))
                 if len(batch) == BATCH:
-                    yield Columns.of(batch)
+                    yield Columns.of(batch, range(number - BATCH + 1, number + 1))
                     batch = []
             if batch:
-                yield Columns.of(batch)
+                yield Columns.of(batch, range(number - len(batch) + 1, number + 1))
         return
     values: Iterator[Any] = iter(rows)
     while found := list(islice(values, BATCH)):
-        yield Columns.of(row_of(number + place, each) for place, each in enumerate(found, 1))
+        places = range(number + 1, number + len(found) + 1)
+        yield Columns.of(map(row_of, places, found), places)
         number += len(found)
         await checkpoint()

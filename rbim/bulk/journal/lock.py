@@ -1,45 +1,47 @@
-"""Lock of a job: one process at a time runs it, by a lock on the journal itself.
+"""Lock of a job: one process at a time runs it. The system releases the lock when its holder ends in any way.
 
-The lock belongs to the file, not to its name: a hard link or a symbolic link meets the same lock. It is an open file
-description lock of one byte far beyond the end of the file, so that it does not meet SQLite's locks. Only the journal's
-owner can open the file, so no other user can take it. The system releases it when its holder ends in any way. Descriptors
-stay open in the process, because closing one would release SQLite's locks on the same file.
-
-Where there are no such locks (outside Linux, in some sandboxes), the lock is an exclusive SQLite lock on a small file beside
-the journal. That file is never deleted, because two processes could otherwise lock two files of the same name.
+It is a ``flock`` of the journal itself, so every name of the file meets it, hard links too; SQLite uses locks of another
+kind. Only the journal's owner can open the file, so no other user can take it. On Windows, where a lock keeps others from
+reading, it is a lock of the file ``JOURNAL-lock``, which is empty and stays.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import sqlite3
-import struct
 import sys
-from contextlib import closing, suppress
-from pathlib import Path
+import time
+from contextlib import suppress
 from threading import Lock
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from rbim._support.private_files import create_private, require_trusted
+from rbim._support.private_files import create_private
 from rbim.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["JobLock", "is_locked"]
 
 RUNS = "another process runs this job: wait for it, or stop it"
-UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS})
 PATIENCE = 0.2  # seconds: `is_locked` holds the lock for a moment
+PAUSE = 0.01
+
+# Closing any descriptor of a file releases SQLite's locks of this process on it. So a journal whose lock this process holds
+# is not opened again, and the descriptor with the lock is closed after the run has closed its connections.
+_held: dict[tuple[int, int], int] = {}  # descriptors by device and inode
+_changing = Lock()
 
 
 class JobLock:
     """The right to run the job of a journal, between :meth:`acquire` and :meth:`release`; any thread may call them.
 
-    Neither closes a descriptor of the journal while this process may have connections of SQLite to it.
+    Release it after all connections of SQLite to the journal are closed.
     """
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
-        self._held: _Held | None = None
+        self._key: tuple[int, int] | None = None
 
     def acquire(self) -> None:
         """Take the lock; create the journal, empty and with mode 0600, if it is missing.
@@ -51,197 +53,94 @@ class JobLock:
             raise InvalidRequest(f"{self._journal}: there is no directory {parent}: create it first", field="journal")
         try:
             create_private(self._journal)
-            self._held = _take(self._journal)
-        except (OSError, sqlite3.Error) as error:
-            raise InvalidRequest(f"{self._journal}: {_cause(error)}", field="journal") from error
-        if self._held is None:
-            raise InvalidRequest(f"{self._journal}: {RUNS}", field="journal")
+            file = _lock_file(self._journal)
+            create_private(file)
+            give_up = time.monotonic() + PATIENCE
+            while self._key is None:
+                with _changing:
+                    self._key = _take(file)
+                if self._key is None and time.monotonic() > give_up:
+                    raise InvalidRequest(f"{self._journal}: {RUNS}", field="journal")
+                if self._key is None:
+                    time.sleep(PAUSE)
+        except OSError as error:
+            raise InvalidRequest(f"{self._journal}: {error.strerror or error}", field="journal") from error
 
     def release(self) -> None:
         """Release the lock."""
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        with _changing:
+            if self._key in _held:
+                os.close(_held.pop(self._key))
+        self._key = None
 
 
 def is_locked(journal: Path) -> bool:
     """Return whether a process runs the job now. Raises InvalidRequest if this cannot be found out."""
     try:
-        return _is_taken(journal)
+        with _changing:
+            key = _take(_lock_file(journal), shared=True)
+            if key is not None:
+                os.close(_held.pop(key))
     except FileNotFoundError:
         return False
-    except (OSError, sqlite3.Error) as error:
-        raise InvalidRequest(
-            f"{journal}: cannot find out whether a process runs this job: {_cause(error)}", field="journal"
-        ) from error
+    except OSError as error:
+        cause = f"cannot find out whether a process runs this job: {error.strerror or error}"
+        raise InvalidRequest(f"{journal}: {cause}", field="journal") from error
+    return key is None
 
 
-def _cause(error: OSError | sqlite3.Error) -> str:
-    return getattr(error, "strerror", None) or str(error)
+def _take(file: Path, *, shared: bool = False) -> tuple[int, int] | None:
+    """Lock a file and return its device and inode; None if it is locked. Called with ``_changing``."""
+    if _key(file.stat()) in _held:
+        return None
+    access = (os.O_RDONLY if shared else os.O_RDWR) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    number = os.open(file, access)
+    key = _key(os.fstat(number))
+    if not _lock(number, shared=shared) or key != _key(file.stat()):  # it was replaced meanwhile
+        os.close(number)
+        return None
+    _held[key] = number
+    return key
 
 
-class _Held(Protocol):
-    def close(self) -> None:
-        """Release the lock."""
-        ...
+def _key(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
-if sys.platform == "linux":
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock_file(journal: Path) -> Path:
+        real = journal.resolve()  # a symbolic link to the file is the same job
+        return real.with_name(f"{real.name}-lock")
+
+    def _lock(number: int, *, shared: bool) -> bool:
+        del shared
+        with suppress(OSError):
+            msvcrt.locking(number, msvcrt.LK_NBLCK, 1)
+            return True
+        return False
+
+else:
     import fcntl
 
-    PLACE = 1 << 62  # of the locked byte; SQLite locks bytes between 2**30 and 2**30 + 512
-    MOST_IDLE = 8  # descriptors that stay open without a look whether they can be closed
+    def _lock_file(journal: Path) -> Path:
+        return journal
 
-    _files: dict[tuple[int, int, int], int] = {}
-    """Descriptors of journals by device, inode and access. They stay open after use: see :func:`_close_idle`."""
-    _held: set[tuple[int, int]] = set()
-    """Journals whose lock this process has, by device and inode."""
-    _changing = Lock()
-
-    class _ByteLock:
-        """The lock of a journal's byte."""
-
-        def __init__(self, number: int, key: tuple[int, int]) -> None:
-            self._number = number
-            self._key = key
-
-        def close(self) -> None:
-            with _changing:
-                if self._key in _held:
-                    _held.remove(self._key)
-                    fcntl.fcntl(self._number, fcntl.F_OFD_SETLK, _request(fcntl.F_UNLCK))
-                    _close_idle()
-
-    def _take_file(journal: Path) -> _Held | None:
-        with _changing:
-            number, key = _opened(journal, os.O_RDWR)
-            if key in _held:
-                return None
-            try:
-                fcntl.fcntl(number, fcntl.F_OFD_SETLK, _request(fcntl.F_WRLCK))
-            except BlockingIOError:
-                return None
-            if key != _key(journal.stat()):  # it was replaced meanwhile
-                fcntl.fcntl(number, fcntl.F_OFD_SETLK, _request(fcntl.F_UNLCK))
-                return None
-            _held.add(key)
-            return _ByteLock(number, key)
-
-    def _is_file_taken(journal: Path) -> bool:
-        with _changing:
-            number, key = _opened(journal, os.O_RDONLY)
-            answer = fcntl.fcntl(number, fcntl.F_OFD_GETLK, _request(fcntl.F_WRLCK))
-            return key in _held or bool(struct.unpack(FLOCK, answer)[0] != fcntl.F_UNLCK)
-
-    def _opened(journal: Path, access: int) -> tuple[int, tuple[int, int]]:
-        """Return a descriptor of a journal, and its device and inode."""
-        number = _files.get((*_key(journal.stat()), access))
-        if number is None:
-            number = os.open(journal, access | os.O_NONBLOCK | os.O_CLOEXEC)
-            key = _key(os.fstat(number))
-            _files[(*key, access)] = number  # another one of the same file, if there is one, stays open, too
-        return number, _key(os.fstat(number))
-
-    def _close_idle() -> None:
-        """Close descriptors of many journals, if this process has no other descriptor of them.
-
-        Closing any descriptor of a file releases all POSIX locks of the process on it, and SQLite has such locks while a
-        connection is open: without them, another process would delete the log that this one reads or writes.
-        """
-        if len(_files) <= MOST_IDLE:
-            return
-        used = set[tuple[int, int]](_held)
-        own = set(_files.values())
-        for each in Path("/proc/self/fd").iterdir():
-            with suppress(OSError):
-                if int(each.name) not in own:
-                    used.add(_key(os.fstat(int(each.name))))
-        for (device, inode, access), number in list(_files.items()):
-            if (device, inode) not in used:
-                del _files[device, inode, access]
-                os.close(number)
-
-    FLOCK = "hhqqi"  # struct flock: type, whence, start, length, process
-
-    def _request(kind: int) -> bytes:
-        return struct.pack(FLOCK, kind, os.SEEK_SET, PLACE, 1, 0)
-
-    def _key(found: os.stat_result) -> tuple[int, int]:
-        return found.st_dev, found.st_ino
+    def _lock(number: int, *, shared: bool) -> bool:
+        try:
+            fcntl.flock(number, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in {errno.EAGAIN, errno.EACCES}:
+                raise
+            return False
+        return True
 
     def _leave_to_parent() -> None:
         """Close the descriptors in a forked child, so that the locks end with the parent."""
-        for number in _files.values():
+        for number in _held.values():
             os.close(number)
-        _files.clear()
         _held.clear()
         _changing.release()
 
     os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_leave_to_parent)
-
-else:
-
-    def _take_file(_: Path) -> _Held | None:
-        raise OSError(errno.ENOTSUP, "no locks of open files on this system")
-
-    def _is_file_taken(_: Path) -> bool:
-        raise OSError(errno.ENOTSUP, "no locks of open files on this system")
-
-
-def _take(journal: Path) -> _Held | None:
-    try:
-        return _take_file(journal)
-    except OSError as error:
-        if error.errno not in UNSUPPORTED:
-            raise
-    return _take_beside(journal)
-
-
-def _is_taken(journal: Path) -> bool:
-    try:
-        return _is_file_taken(journal)
-    except OSError as error:
-        if error.errno not in UNSUPPORTED:
-            raise
-    return _is_beside_taken(journal)
-
-
-# ------------------------------------------------------------------------------ where files have no such locks
-
-
-def _lock_path(journal: Path) -> Path:
-    resolved = journal.resolve()  # a symbolic link to the file is the same job
-    return resolved.with_name(f"{resolved.name}-lock")
-
-
-def _take_beside(journal: Path) -> _Held | None:
-    path = _lock_path(journal)
-    create_private(path)
-    connection = _connected(path, PATIENCE)
-    if connection is None:
-        return None
-    return connection
-
-
-def _is_beside_taken(journal: Path) -> bool:
-    path = _lock_path(journal)
-    if not path.exists():
-        return False
-    require_trusted(path)
-    connection = _connected(path, 0)
-    if connection is None:
-        return True
-    with closing(connection):
-        return False
-
-
-def _connected(path: Path, timeout: float) -> sqlite3.Connection | None:
-    connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute("BEGIN EXCLUSIVE")
-    except BaseException as error:
-        connection.close()
-        if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
-            return None
-        raise
-    return connection

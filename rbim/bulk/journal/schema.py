@@ -1,12 +1,8 @@
 """Schema of a job's journal: the tables, and the views for people.
 
-A row of the input has a number, ``seq``, from 1. A sender group is a group with an acting account. A chunk holds the
-accounts of one sender group that one request names, in their order (``content``), and their state; an account whose state is
-another one has a row in ``exception``, by its ``place`` in the chunk, from 0. Each account is in one chunk; the numbers of
-the chunks are the order of sending. A request is one sending of a chunk.
-
-``content`` numbers its rows in three ways: ``first`` and the next ones (``step`` 1), each ``step`` rows, or the JSON array
-``rows``.
+A row of the input has a number, ``seq``: its line, or its place in an iterable, from 1. A sender group is a group with an
+acting account. A chunk is what one request names: accounts of one sender group with the same ``chunk`` number. Chunks of a
+sender group are sent in the order of their numbers. A request is one sending of a chunk.
 """
 
 from __future__ import annotations
@@ -38,34 +34,19 @@ STATEMENTS = (
         user_name TEXT NOT NULL DEFAULT '',
         UNIQUE (target_group, user_name)
     )""",
-    """CREATE TABLE content (
-        id INTEGER PRIMARY KEY,
+    """CREATE TABLE account (
         sender_group INTEGER NOT NULL,
-        size INTEGER NOT NULL,
-        first INTEGER NOT NULL,
-        step INTEGER NOT NULL,
-        rows TEXT,
-        accounts TEXT NOT NULL
-    )""",
-    """CREATE TABLE chunk (
-        id INTEGER PRIMARY KEY,
-        sender_group INTEGER NOT NULL,
-        content INTEGER NOT NULL,
-        size INTEGER NOT NULL,
+        chunk INTEGER NOT NULL,
+        seq INTEGER NOT NULL,
+        account TEXT NOT NULL,
         state INTEGER NOT NULL DEFAULT 0,
         request INTEGER,
         reason INTEGER,
-        half_of INTEGER
-    )""",
-    """CREATE TABLE exception (
-        chunk INTEGER NOT NULL,
-        place INTEGER NOT NULL,
-        state INTEGER NOT NULL,
-        reason INTEGER,
-        PRIMARY KEY (chunk, place)
+        PRIMARY KEY (sender_group, chunk, seq)
     ) WITHOUT ROWID""",
     """CREATE TABLE request (
         id INTEGER PRIMARY KEY,
+        sender_group INTEGER NOT NULL,
         chunk INTEGER NOT NULL,
         members INTEGER NOT NULL,
         attempt INTEGER NOT NULL,
@@ -75,14 +56,12 @@ STATEMENTS = (
         ended REAL,
         elapsed REAL,
         waited REAL NOT NULL DEFAULT 0,
-        outcome INTEGER NOT NULL,
+        outcome INTEGER NOT NULL DEFAULT 0,
         reason INTEGER,
-        todo INTEGER NOT NULL DEFAULT 0,
+        retry INTEGER NOT NULL DEFAULT 0,
         split INTEGER NOT NULL DEFAULT 0
     )""",
-    "CREATE INDEX request_todo ON request (chunk) WHERE todo = 1",
-    "CREATE INDEX request_open ON request (id) WHERE outcome = 0",
-    "CREATE INDEX request_planned ON request (chunk) WHERE outcome = 5",
+    "CREATE INDEX request_retry ON request (sender_group, chunk) WHERE retry = 1",
     """CREATE TABLE reason (
         id INTEGER PRIMARY KEY,
         text TEXT NOT NULL,
@@ -122,24 +101,19 @@ STATEMENTS = (
         (0, 'waiting'), (1, 'done'), (2, 'refused'), (3, 'failed'), (4, 'unknown'), (-1, 'waiting again')""",
     "CREATE TABLE request_outcome (id INTEGER PRIMARY KEY, name TEXT NOT NULL)",
     """INSERT INTO request_outcome (id, name) VALUES
-        (0, 'open'), (1, 'answered'), (2, 'refused'), (3, 'not sent'), (4, 'unknown'), (5, 'planned')""",
-    """CREATE VIEW accounts AS SELECT
-        coalesce(json_extract(content.rows, '$[' || each.key || ']'), content.first + content.step * each.key) AS seq,
-        target_group.name AS "group", sender_group.user_name AS user_name, each.value AS account,
-        account_state.name AS state, reason.text AS reason, reason.code AS code, reason.error AS error,
-        chunk.request AS request
-        FROM chunk CROSS JOIN content ON content.id = chunk.content CROSS JOIN json_each(content.accounts) AS each
-        CROSS JOIN sender_group ON sender_group.id = chunk.sender_group
-        CROSS JOIN target_group ON target_group.id = sender_group.target_group
-        LEFT JOIN exception ON exception.chunk = chunk.id AND exception.place = each.key
-        JOIN account_state ON account_state.id = coalesce(exception.state, chunk.state)
-        LEFT JOIN reason ON reason.id = iif(exception.state IS NULL, chunk.reason, exception.reason)""",
+        (0, 'open'), (1, 'answered'), (2, 'refused'), (3, 'not sent'), (4, 'unknown')""",
+    """CREATE VIEW accounts AS SELECT account.seq AS seq, target_group.name AS "group", sender_group.user_name AS user_name,
+        account.account AS account, account_state.name AS state, reason.text AS reason, reason.code AS code,
+        reason.error AS error, account.request AS request
+        FROM account JOIN sender_group ON sender_group.id = account.sender_group
+        JOIN target_group ON target_group.id = sender_group.target_group
+        JOIN account_state ON account_state.id = account.state LEFT JOIN reason ON reason.id = account.reason""",
     """CREATE VIEW requests AS SELECT request.id AS id, target_group.name AS "group", sender_group.user_name AS user_name,
         request.members AS members, request.attempt AS attempt, request.repeats AS repeats, request.resent AS resent,
         datetime(request.begun, 'unixepoch') AS begun, datetime(request.ended, 'unixepoch') AS ended,
         request.elapsed AS elapsed, request.waited AS waited, request_outcome.name AS outcome, reason.text AS reason,
         reason.code AS code, reason.error AS error
-        FROM request JOIN chunk ON chunk.id = request.chunk JOIN sender_group ON sender_group.id = chunk.sender_group
+        FROM request JOIN sender_group ON sender_group.id = request.sender_group
         JOIN target_group ON target_group.id = sender_group.target_group
         JOIN request_outcome ON request_outcome.id = request.outcome LEFT JOIN reason ON reason.id = request.reason""",
 )
@@ -148,11 +122,5 @@ STATEMENTS = (
 ERASING = 0.0
 """Value of ``job.erased`` from the beginning of the erasure to its end, when it becomes the time."""
 
-JOURNAL = FileKind(
-    name="a job's journal",
-    mark=b"rbjb",
-    schema=((), (), (), (), STATEMENTS),
-    oldest=5,
-    cache=4_000,
-)
+JOURNAL = FileKind(name="a job's journal", mark=b"rbjb", schema=((), (), (), (), (), STATEMENTS), oldest=6, cache=4_000)
 """The file of a job. Earlier versions are refused."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import attrs
 from attrs import frozen
+
+from rbim._support.json_values import ToDict, json_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
+
+    import attrs
 
     from rbim.bulk.input.rows import BadRow
 
@@ -177,7 +180,7 @@ class Anomaly:
 
 @frozen(kw_only=True)
 class DuplicateRow:
-    """A row that repeats ``first_row``; rows count from 1."""
+    """A row that repeats ``first_row``; both are lines of the input, or places in an iterable, from 1."""
 
     group: str
     account: str
@@ -186,7 +189,7 @@ class DuplicateRow:
 
 
 @frozen(kw_only=True)
-class Report:
+class Report(ToDict):
     """Result of a job, complete or so far.
 
     ``state``: ``"loading"`` (the input was not read completely, nothing was sent), ``"running"``, ``"complete"`` or
@@ -236,16 +239,15 @@ class Report:
         """Accounts settled by an answer, per second of running time."""
         return (self.accounts.done + self.accounts.refused) / self.seconds if self.seconds else 0.0
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as JSON values: times in ISO 8601 (UTC), durations in seconds.
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON values: times in ISO 8601 (UTC), durations in seconds (rounded to 0.001).
 
         The figures of ``accounts`` add up to its ``total``; done accounts are under the operation's word: ``invited``.
         """
         accounts, requests = self.accounts, self.requests
-        left_off = self.reasons_left_off
         figures = _plain(requests)
         del figures["waited"], figures["latency"]
-        return {
+        facts: dict[str, Any] = {
             "accounts": {
                 "total": accounts.total,
                 self.done_word: accounts.done,
@@ -269,31 +271,28 @@ class Report:
             "accounts_per_second": _sensible(self.accounts_per_second),
             "job": {
                 "operation": self.operation,
-                "options": dict(self.options),
+                "options": self.options,
                 "chunk": self.chunk,
-                "dialect": dict(self.dialect),
-                "source": dict(self.source),
-                "created": self.created.isoformat(),
-                "erased": self.erased.isoformat() if self.erased else None,
+                "dialect": self.dialect,
+                "source": self.source,
+                "created": self.created,
+                "erased": self.erased,
             },
-            "reasons": [_plain(each) for each in self.reasons],
-            "reasons_left_off": _plain(left_off) if left_off else None,
-            "codes": [_plain(each) for each in self.codes],
+            "reasons": self.reasons,
+            "reasons_left_off": self.reasons_left_off,
+            "codes": self.codes,
             "runs": [_plain(each) for each in self.runs],
             "over_time": [_plain(each) for each in self.over_time],
-            "anomalies": {"count": self.anomalies, "first": [_plain(each) for each in self.first_anomalies]},
-            "duplicates": [_plain(each) for each in self.first_duplicates],
-            "bad_rows": [each._asdict() for each in self.first_bad_rows],
+            "anomalies": {"count": self.anomalies, "first": self.first_anomalies},
+            "duplicates": self.first_duplicates,
+            "bad_rows": self.first_bad_rows,
         }
+        document: dict[str, Any] = json_values(facts)
+        return document
 
 
 def _plain(value: attrs.AttrsInstance) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, each in attrs.asdict(value, recurse=False).items():
-        found[name] = (
-            _sensible(each) if isinstance(each, float) else each.isoformat() if hasattr(each, "isoformat") else each
-        )
-    return found
+    return {name: _sensible(each) if isinstance(each, float) else each for name, each in json_values(value).items()}
 
 
 def _sensible(number: float) -> float:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections import Counter
 from datetime import UTC, datetime
 from heapq import nlargest
 from itertools import chain, islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rbim.bulk.input.rows import BadRow
-from rbim.bulk.journal.marks import RunKey, read_marks
 from rbim.bulk.report.model import (
     AccountCounts,
     Anomaly,
@@ -34,14 +30,12 @@ if TYPE_CHECKING:
 __all__ = [
     "NUMBERS",
     "REACHED",
-    "STATE",
     "Settled",
     "accounts_and_reasons",
     "anomalies",
     "bad_rows",
     "codes",
     "duplicates",
-    "marked_requests",
     "over_time",
     "request_figures",
     "runs",
@@ -73,23 +67,12 @@ def _read_row(connection: sqlite3.Connection, statement: str, **values: float | 
 
 # ------------------------------------------------------------------------------ accounts
 
-DONE_BY_MARK = "SELECT chunk FROM request WHERE outcome = 5 AND id IN (SELECT value FROM json_each(:done))"
-"""Chunks of which a mark says that all accounts are done; ``:done``: see :func:`marked_requests`."""
-
-STATE = f"iif(chunk.state <= 0 AND chunk.id IN ({DONE_BY_MARK}), 1, chunk.state)"
-"""The state of a chunk, also of one that only its mark calls done."""
-
-_SETTLED = f"""
+_SETTLED = """
     SELECT found.state, name.name, found.count, reason.id, reason.text, reason.code, reason.error
-    FROM (SELECT state, reason, sum(count) AS count FROM (
-        SELECT {STATE} AS state, reason, sum(size) AS count FROM chunk GROUP BY 1, reason
-        UNION ALL SELECT state, reason, count(*) FROM exception GROUP BY state, reason
-        UNION ALL SELECT chunk.state, chunk.reason, -count(*) FROM exception JOIN chunk ON chunk.id = exception.chunk
-            GROUP BY chunk.state, chunk.reason
-    ) GROUP BY state, reason HAVING sum(count) > 0) AS found
+    FROM (SELECT state, reason, count(*) AS count FROM account GROUP BY state, reason) AS found
     LEFT JOIN account_state AS name ON name.id = found.state
     LEFT JOIN reason ON reason.id = found.reason
-"""  # noqa: S608  # constants
+"""
 
 NUMBERS = {f"state_{each.name.lower()}": int(each) for each in AccountState} | {
     f"sent_{each.name.lower()}": int(each) for each in RequestState
@@ -97,50 +80,20 @@ NUMBERS = {f"state_{each.name.lower()}": int(each) for each in AccountState} | {
 """The numbers of the states, as parameters of statements."""
 
 REACHED = """
-    SELECT request.chunk AS chunk, max(request.outcome IN (:sent_open, :sent_planned)) AS open
-    FROM request JOIN chunk ON chunk.id = request.chunk
-    WHERE chunk.state IN (:state_waiting, :state_again) AND request.id IN (
-        SELECT id FROM request WHERE outcome = 0
-        UNION ALL SELECT id FROM request WHERE outcome = 5
-            AND (resent = 1 OR :left IS NULL OR id IN (SELECT value FROM json_each(:left)))
-            AND id NOT IN (SELECT value FROM json_each(:done))
-        UNION ALL SELECT id FROM request WHERE todo = 1 AND (outcome = :sent_unknown OR resent = 1)
-    )
-    GROUP BY request.chunk
+    SELECT sender_group, chunk, max(outcome = :sent_open) AS open FROM request
+    WHERE outcome = :sent_open OR retry = 1 AND (outcome = :sent_unknown OR resent = 1) GROUP BY sender_group, chunk
 """
-"""Chunks of waiting accounts that a request may have reached: it is open, or a resend after an unknown outcome.
-
-``:left`` is a JSON array of the planned requests that have left and are not done (:func:`marked_requests`), or NULL if that
-is unknown. The literals are those of the partial indexes.
-"""
+"""Chunks of waiting accounts that a request may have reached: it is open, or a resend after an unknown outcome."""
 
 
-_REACHED = f"""SELECT total(chunk.size) FILTER (WHERE reached.open), total(chunk.size) FILTER (WHERE chunk.state = 0)
-    FROM ({REACHED}) AS reached JOIN chunk ON chunk.id = reached.chunk"""  # noqa: S608  # a constant
+_REACHED = f"""SELECT count(*) FILTER (WHERE reached.open), count(*) FILTER (WHERE account.state = :state_waiting)
+    FROM ({REACHED}) AS reached CROSS JOIN account ON account.sender_group = reached.sender_group
+        AND account.chunk = reached.chunk WHERE account.state IN (:state_waiting, :state_again)"""  # noqa: S608  # a constant
 
 
-_WAITING = """SELECT total(members), reason.text, reason.code, reason.error FROM (
-        SELECT members, reason FROM request WHERE todo = 1
-        UNION ALL SELECT planned.members, earlier.reason FROM request AS planned JOIN request AS earlier
-            ON earlier.id = planned.repeats WHERE planned.outcome = 5 AND planned.attempt > 1
-    ) AS waiting JOIN reason ON reason.id = waiting.reason GROUP BY reason.id"""
+_WAITING = """SELECT sum(members), reason.text, reason.code, reason.error
+    FROM request JOIN reason ON reason.id = request.reason WHERE request.retry = 1 GROUP BY reason.id"""
 """Accounts that wait to be sent again, by the failure of their last request."""
-
-
-def marked_requests(connection: sqlite3.Connection) -> dict[str, str | None]:
-    """Return the planned requests that have left (``left``), and those that are done (``done``), as JSON arrays.
-
-    ``left`` is None if that is unknown: any of them may have left.
-    """
-    run = connection.execute("SELECT id, began FROM run ORDER BY id DESC LIMIT 1").fetchone()
-    # as bytes: the name of a file need not be UTF-8
-    statement = "SELECT CAST(file AS BLOB) FROM pragma_database_list WHERE name = 'main'"
-    (name,) = connection.execute(statement).fetchone()
-    marks = read_marks(Path(os.fsdecode(name)), RunKey(*run)) if run is not None and name else None
-    if marks is None:
-        return {"left": None, "done": "[]"}
-    done = [number for number, mark in marks.items() if mark.done_after is not None]
-    return {"left": json.dumps(list(marks.keys() - set(done))), "done": json.dumps(done)}
 
 
 class Settled(NamedTuple):
@@ -180,23 +133,20 @@ class _StateCounts:
             yield ReasonCount(state="waiting", text=text, code=code, error=error, accounts=int(count))
 
 
-def accounts_and_reasons(connection: sqlite3.Connection, marked: Mapping[str, str | None], *, running: bool) -> Settled:
-    """Return the counts of the rows and their reasons, the most frequent first; ``marked``: :func:`marked_requests`."""
+def accounts_and_reasons(connection: sqlite3.Connection, *, running: bool) -> Settled:
+    """Return the counts of the rows and their reasons, the most frequent first."""
     settled = _StateCounts()
-    found = settled.reasons_of(connection.execute(_SETTLED, marked))
+    found = settled.reasons_of(connection.execute(_SETTLED))
     waits = settled.reasons_to_wait(connection.execute(_WAITING))
     reasons = tuple(nlargest(REASONS, chain(found, waits), key=lambda each: each.accounts))
     rest = settled.reasons - len(reasons)
     left_off = ReasonsLeftOff(reasons=rest, accounts=settled.with_reason - sum(each.accounts for each in reasons))
 
-    under_way, waiting = map(int, _read_row(connection, _REACHED, **marked))
+    under_way, waiting = _read_row(connection, _REACHED)
     states = settled.states
     loaded, rows, bad, repeated = _read_row(connection, "SELECT loaded, rows, bad, duplicates FROM job")
-    if loaded is None:  # totals are recorded when the input was read completely
-        (bad,) = _read_row(connection, "SELECT count(*) FROM bad_row")
-        (repeated,) = _read_row(connection, "SELECT count(*) FROM duplicate")
-        (states[AccountState.WAITING],) = map(int, _read_row(connection, "SELECT total(size) FROM content"))
-        rows = states.total() + bad + repeated
+    if loaded is None:  # the accounts come when the input was read completely
+        states[AccountState.WAITING] = rows - bad
     accounts = AccountCounts(
         total=rows,
         done=states[AccountState.DONE],
@@ -231,28 +181,24 @@ def codes(connection: sqlite3.Connection, settled: Mapping[str, int]) -> tuple[C
 
 
 _SENDINGS = """
-    SELECT count(*), count(*) FILTER (WHERE outcome IN (:sent_open, :sent_planned)),
+    SELECT count(*), count(*) FILTER (WHERE outcome = :sent_open),
         count(*) FILTER (WHERE outcome = :sent_answered),
         count(*) FILTER (WHERE outcome = :sent_refused), count(*) FILTER (WHERE outcome = :sent_not_sent),
         count(*) FILTER (WHERE outcome = :sent_unknown), count(*) FILTER (WHERE attempt > 1 AND NOT resent),
         count(*) FILTER (WHERE resent), count(*) FILTER (WHERE outcome = :sent_refused AND reason IN
             (SELECT id FROM reason WHERE error = 'Throttled')),
         count(*) FILTER (WHERE outcome IN (:sent_answered, :sent_refused) AND elapsed IS NOT NULL), total(waited)
-    FROM (SELECT iif(outcome = 5 AND id IN (SELECT value FROM json_each(:done)), 1, outcome) AS outcome, id, attempt, resent,
-        reason, elapsed, waited FROM request)
-    WHERE outcome <> :sent_planned OR :left IS NULL OR id IN (SELECT value FROM json_each(:left))
+    FROM request
 """
 
 _TIMES = """SELECT elapsed FROM request WHERE outcome IN (:sent_answered, :sent_refused) AND elapsed IS NOT NULL
     ORDER BY elapsed"""
 
 
-def request_figures(
-    connection: sqlite3.Connection, marked: Mapping[str, str | None], *, seconds: float, running: bool
-) -> RequestFigures:
-    """Return the figures of the requests; ``marked``: :func:`marked_requests`, ``seconds``: the job's running time."""
+def request_figures(connection: sqlite3.Connection, *, seconds: float, running: bool) -> RequestFigures:
+    """Return the figures of the requests; ``seconds``: the job's running time."""
     sent, underway, answered, refused, not_sent, unknown, repeated, resent, throttled, timed, waited = _read_row(
-        connection, _SENDINGS, **marked
+        connection, _SENDINGS
     )
     (split,) = _read_row(connection, "SELECT count(*) FROM request WHERE split")
     return RequestFigures(
@@ -353,8 +299,8 @@ def anomalies(connection: sqlite3.Connection) -> tuple[int, tuple[Anomaly, ...]]
     """Return the number of anomalies, and the first ones."""
     rows = connection.execute(
         """SELECT coalesce(target_group.name, ''), anomaly.account, coalesce(reason.text, ''), anomaly.request FROM anomaly
-        LEFT JOIN request ON request.id = anomaly.request LEFT JOIN chunk ON chunk.id = request.chunk
-        LEFT JOIN sender_group ON sender_group.id = chunk.sender_group
+        LEFT JOIN request ON request.id = anomaly.request
+        LEFT JOIN sender_group ON sender_group.id = request.sender_group
         LEFT JOIN target_group ON target_group.id = sender_group.target_group
         LEFT JOIN reason ON reason.id = anomaly.reason
         ORDER BY anomaly.rowid LIMIT ?""",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
-from typing import IO, TYPE_CHECKING, NamedTuple
+import json
+import re
+from heapq import merge
+from operator import itemgetter
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from attrs import frozen
 
 from rbim._support.text import no_formula
 from rbim.bulk.input.format import NotDone
 from rbim.bulk.input.rows import BadRow
-from rbim.bulk.report.queries import NUMBERS, REACHED, STATE, marked_requests
+from rbim.bulk.report.queries import NUMBERS, REACHED
 from rbim.bulk.work import AccountState
 from rbim.errors import InvalidRequest
 
@@ -27,6 +31,7 @@ __all__ = [
     "done",
     "every_bad_row",
     "not_done",
+    "unsuccessful",
     "write_chosen_csv",
     "write_report_csv",
 ]
@@ -49,23 +54,16 @@ _SETTLED = f"""
             THEN 'no answer is known' ELSE coalesce(reason.text, '') END AS reason_text,
         iif(each.state = :state_waiting, '', coalesce(reason.code, '')) AS reason_code,
         iif(each.state = :state_waiting, '', coalesce(reason.error, '')), each.request
-    FROM (
-        SELECT chunk.id AS chunk, chunk.sender_group AS sender_group, chunk.request AS request, one.value AS account,
-            coalesce(json_extract(content.rows, '$[' || one.key || ']'), content.first + content.step * one.key) AS seq,
-            coalesce(exception.state, {STATE}) AS state,
-            iif(exception.state IS NULL, chunk.reason, exception.reason) AS reason
-        FROM chunk CROSS JOIN content ON content.id = chunk.content CROSS JOIN json_each(content.accounts) AS one
-        LEFT JOIN exception ON exception.chunk = chunk.id AND exception.place = one.key
-    ) AS each CROSS JOIN sender_group ON sender_group.id = each.sender_group
+    FROM account AS each CROSS JOIN sender_group ON sender_group.id = each.sender_group
     CROSS JOIN target_group ON target_group.id = sender_group.target_group
     CROSS JOIN account_state ON account_state.id = each.state LEFT JOIN reason ON reason.id = each.reason
-    LEFT JOIN reached ON reached.chunk = each.chunk
+    LEFT JOIN reached ON each.state <= 0 AND reached.sender_group = each.sender_group AND reached.chunk = each.chunk
 """  # noqa: S608  # a constant
 
 _EVERY = f"""
     SELECT * FROM ({_SETTLED})
     UNION ALL SELECT duplicate.seq, target_group.name, duplicate.account, '', 'duplicate',
-        'the same as row ' || duplicate.first, '', '', NULL
+        'the same as line ' || duplicate.first, '', '', NULL
         FROM duplicate JOIN target_group ON target_group.id = duplicate.target_group
     ORDER BY place
 """  # noqa: S608  # constants
@@ -83,6 +81,17 @@ class RowChoice:
     reason: str | None = None
     code: str | None = None
     text: str = ""
+
+
+_MONTH = "(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*[- ]?[0-9]{1,4}"
+_NUMBER = re.compile(rf"[+-]?[0-9][0-9.,:/ %+-]*(?:[Ee][+-]?[0-9]+)?|(?i:true|false|{_MONTH})")
+_SAFE_NUMBER = re.compile(r"0|[1-9][0-9]{0,10}")
+"""Texts that a spreadsheet takes for a number, a date or a truth value, and those of them that it does not change."""
+
+
+def _kept(text: str) -> str:
+    """Return an account or a group as a cell that a spreadsheet keeps, and does not evaluate."""
+    return f'="{text}"' if _NUMBER.fullmatch(text) and not _SAFE_NUMBER.fullmatch(text) else no_formula(text)
 
 
 class ReportRow(NamedTuple):
@@ -120,7 +129,7 @@ def chosen_rows(
         "after": after,
         "most": -1 if limit is None else limit,
     }
-    return map(ReportRow._make, connection.execute(_CHOSEN, NUMBERS | marked_requests(connection) | values))
+    return map(ReportRow._make, connection.execute(_CHOSEN, NUMBERS | values))
 
 
 def write_report_csv(stream: IO[str], connection: sqlite3.Connection, *, state: str | None = None) -> None:
@@ -129,31 +138,35 @@ def write_report_csv(stream: IO[str], connection: sqlite3.Connection, *, state: 
     ``state``: only the rows in it (default: all). The stream must keep line ends (``open(..., newline="")``): they are
     ``\r\n``, as usual for CSV.
 
-    ``row`` counts from 1. ``state``: ``invited`` (or the job's other word for done), ``refused``, ``failed``, ``unknown``,
-    ``skipped`` (not sent, or a row that cannot be used: then without group and account) or ``duplicate``. ``request``: the
-    number of the request that settled it.
+    ``row``: the line of the input where the row begins, or its place in an iterable, from 1. ``state``: ``invited`` (or the
+    job's other word for done), ``refused``, ``failed``, ``unknown``, ``skipped`` (not sent, or a row that cannot be used:
+    then without group and account) or ``duplicate``. ``request``: the number of the request that settled it.
 
     The file is for people, who may open it in a spreadsheet: a cell that would be a formula gets an apostrophe
-    (:func:`~rbim._support.text.no_formula`). Accounts like ``+8613800138000`` stay as they are. For other programs,
-    :func:`not_done` and the journal have the exact values.
+    (:func:`~rbim._support.text.no_formula`), an account or a group that would become another number is written as
+    ``="0138"``. :class:`~rbim.bulk.RowFile` reads the exact values of both. For other programs, :func:`not_done` and the
+    journal have the exact values.
     """
     write = csv.writer(stream).writerow
     write(COLUMNS)
-    rows = connection.execute(_EVERY, NUMBERS | marked_requests(connection))
-    bad = every_bad_row(connection)
-    expected = 1
-    for row in rows:
-        number, group, account, user_name, found, reason, code, error, request = row
-        while expected < number and (each := next(bad, None)) is not None:  # bad rows have numbers too
-            if state in {None, SKIPPED}:
-                write(_bad_row_line(expected, each))
-            expected += 1
-        if state in {None, found}:
-            write((number, *map(no_formula, (group, account, user_name, found, reason, code, error)), request))
-        expected = number + 1
-    if state in {None, SKIPPED}:
-        for number, each in enumerate(bad, expected):
-            write(_bad_row_line(number, each))
+    rows = map(ReportRow._make, connection.execute(_EVERY, NUMBERS))
+    for row in merge(rows, _bad_rows(connection), key=itemgetter(0)):
+        if state in {None, row.state}:
+            write(_cells(row))
+
+
+def _cells(row: ReportRow) -> tuple[object, ...]:
+    return (row.row, *map(_kept, row[1:4]), *map(no_formula, row[4:8]), row.request)
+
+
+def _bad_rows(connection: sqlite3.Connection) -> Iterator[ReportRow]:
+    for row in every_bad_row(connection):
+        yield ReportRow(row.line, "", "", "", SKIPPED, f"{row.reason}: {row.raw}", "", "", None)
+
+
+def unsuccessful(connection: sqlite3.Connection) -> Iterator[ReportRow]:
+    """Yield the rows that were refused, failed or are unknown, and those that cannot be used, in the input's order."""
+    return merge(map(ReportRow._make, _settled(connection, NOT_DONE[:3])), _bad_rows(connection), key=itemgetter(0))
 
 
 def write_chosen_csv(stream: IO[str], connection: sqlite3.Connection, choice: RowChoice) -> None:
@@ -163,12 +176,8 @@ def write_chosen_csv(stream: IO[str], connection: sqlite3.Connection, choice: Ro
         return
     write = csv.writer(stream).writerow
     write(COLUMNS)
-    for number, *texts, request in chosen_rows(connection, choice):
-        write((number, *map(no_formula, map(str, texts)), request))
-
-
-def _bad_row_line(number: int, row: BadRow) -> tuple[object, ...]:
-    return (number, "", "", "", SKIPPED, no_formula(f"line {row.line}: {row.reason}: {row.raw}"), "", "", "")
+    for row in chosen_rows(connection, choice):
+        write(_cells(row))
 
 
 def not_done(connection: sqlite3.Connection, states: Collection[str] = NOT_DONE) -> Iterator[NotDone]:
@@ -178,21 +187,23 @@ def not_done(connection: sqlite3.Connection, states: Collection[str] = NOT_DONE)
     """
     if wrong := sorted(set(states) - set(NOT_DONE)):
         raise InvalidRequest(f"states: invalid {', '.join(wrong)}: use {', '.join(NOT_DONE)}", field="states")
-    return _not_done(connection, {f"shown_{number}": state for number, state in enumerate(states)})
+    return _to_write(connection, states)
 
 
 def done(connection: sqlite3.Connection) -> Iterator[NotDone]:
     """Yield the rows that were done, in the input's order; ``state`` is the job's word for it, such as ``invited``."""
     ((word,),) = connection.execute("SELECT name FROM account_state WHERE id = ?", (AccountState.DONE,))
-    return _not_done(connection, {"shown_0": word})
+    return _to_write(connection, (word,))
 
 
-def _not_done(connection: sqlite3.Connection, states: dict[str, str]) -> Iterator[NotDone]:
-    marks = ", ".join(f":{name}" for name in states)
-    statement = f"SELECT * FROM ({_SETTLED}) WHERE state IN ({marks}) ORDER BY place"  # noqa: S608  # constants
-    values = NUMBERS | states | marked_requests(connection)
-    for _, group, account, user_name, state, reason, *_ in connection.execute(statement, values):
+def _to_write(connection: sqlite3.Connection, states: Collection[str]) -> Iterator[NotDone]:
+    for _, group, account, user_name, state, reason, *_ in _settled(connection, states):
         yield NotDone(group, account, user_name or None, state, reason)
+
+
+def _settled(connection: sqlite3.Connection, states: Collection[str]) -> Iterator[Any]:
+    statement = f"SELECT * FROM ({_SETTLED}) WHERE state IN (SELECT value FROM json_each(:states)) ORDER BY place"  # noqa: S608
+    return connection.execute(statement, NUMBERS | {"states": json.dumps(list(states))})
 
 
 def every_bad_row(connection: sqlite3.Connection) -> Iterator[BadRow]:

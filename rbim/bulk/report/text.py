@@ -9,24 +9,22 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from rbim._support.text import one_line
-from rbim.dialect_text import dialect_texts
+from rbim.choices import spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from rbim.bulk.report.model import Interval, Report
+    from rbim.bulk.report.model import Report
+    from rbim.bulk.report.rows import ReportRow
 
-__all__ = ["WIDTH", "report_text", "sparkline"]
+__all__ = ["report_text"]
 
 WIDTH = 100
 """Columns at most; a Chinese character takes two."""
 
-BARS_AT_MOST = 60  # bars in a line over time, and one more for each run
-GAPS = 10  # runs at most that are separated in it
 REASONS = 20  # lines of reasons, and of codes
 RUNS = 10  # lines of runs: the latest ones
-EXAMPLES = 5  # lines of anomalies, bad rows and duplicates
-BARS = "▁▂▃▄▅▆▇█"
+EXAMPLES = 5  # lines of anomalies and duplicates
 TIME = "%Y-%m-%d %H:%M:%S"
 MINUTE = 60.0
 HOUR = 3600.0
@@ -43,17 +41,19 @@ STATES = {
 }
 
 
-def report_text(report: Report) -> str:
-    """Return a report as lines of text, the last one with a line break.
+def report_text(report: Report, rows: Sequence[ReportRow] = ()) -> str:
+    """Return a report as lines of text, the last one with a line break: first who was not invited, then why.
 
-    Times are in UTC. Long lists (reasons, runs, bad rows) are cut to their most important entries.
+    ``rows``: the first of the rows that were not done (:func:`~rbim.bulk.report.reading.first_not_done`). Times are in UTC.
+    Long lists (reasons, runs) are cut to their most important entries.
     """
     sections = [
+        _head(report),
+        _not_done(report, rows),
         _accounts(report),
         _reasons(report),
         _codes(report),
         _requests(report),
-        _over_time(report.over_time),
         _runs(report),
         _unusual(report),
         _job(report),
@@ -65,27 +65,43 @@ def report_text(report: Report) -> str:
 # ------------------------------------------------------------------------------ sections
 
 
-def _accounts(report: Report) -> Iterator[str]:
-    accounts = report.accounts
+def _head(report: Report) -> Iterator[str]:
     source = f" of {_clean(report.source_name)}" if report.source_name else ""
-    yield _fit(f"{report.operation}: {_count(accounts.total, 'row')}{source}", WIDTH)
+    yield f"{report.operation}: {_count(report.accounts.total, 'row')}{source}"
     yield STATES[report.state]
     if report.erased:
         yield f"The accounts were erased on {report.erased:{TIME}}; the counts are from before."
-    yield ""
+
+
+def _not_done(report: Report, rows: Sequence[ReportRow]) -> Iterator[str]:
+    accounts = report.accounts
+    waiting = accounts.in_flight + accounts.not_sent
+    count = accounts.refused + accounts.failed + accounts.unknown + accounts.bad - accounts.in_flight
+    if not count:
+        return
+    yield f"Not {report.done_word}: {_count(count, 'row')}{f', beside {waiting:,} that wait' if waiting else ''}"
+    width = max((len(f"{row.row:,}") for row in rows), default=0)
+    for row in rows:
+        who = f"{_clean(row.account)} of {_clean(row.group)}: {row.state}: " if row.account else ""
+        code = f"{_clean(row.code)} " if row.code and row.code not in row.reason else ""
+        yield f"  line {row.row:>{width},}  {who}{code}{_clean(row.reason)}"
+    if rows and count > len(rows):
+        yield f"  and {count - len(rows):,} more: rbim job report JOURNAL --not-done FILE"
+
+
+def _accounts(report: Report) -> Iterator[str]:
+    accounts = report.accounts
     skipped = [(accounts.not_sent, "not sent"), (accounts.bad, "cannot be used")]
-    notes = {"skipped": _listed(skipped)}
-    unknown = accounts.unknown - accounts.in_flight
+    notes = {"skipped": _listed(skipped), "unknown": "may have taken effect"}
     counts = [
         (report.done_word, accounts.done),
         ("refused", accounts.refused),
         ("failed", accounts.failed),
-        ("unknown", unknown),
+        ("unknown", accounts.unknown - accounts.in_flight),
         ("in flight", accounts.in_flight),
         ("skipped", accounts.skipped),
         ("duplicate", accounts.duplicate),
     ]
-    notes["unknown"] = "may have taken effect"
     width = len(f"{accounts.total:,}")
     for index, (name, count) in enumerate(counts):
         if count or not index:
@@ -161,55 +177,6 @@ def _requests(report: Report) -> Iterator[str]:
         yield f"  delayed by rates and halts: {_duration(requests.waited)} in total, {mean} on average"
 
 
-def _over_time(intervals: Sequence[Interval]) -> Iterator[str]:
-    if len(intervals) < 2:  # noqa: PLR2004  # a single interval shows no course
-        return
-    length = sum(each.seconds for each in intervals)
-    gaps = " of running time (a gap separates runs)" if 1 < len({each.run for each in intervals}) <= GAPS else ""
-    yield f"Over time: {_duration(length)}{gaps}"
-    rows = [
-        ("requests/s", [each.requests for each in intervals]),
-        ("accounts/s", [each.accounts for each in intervals]),
-        ("in flight", [each.in_flight for each in intervals]),
-        ("allowed", [each.concurrency for each in intervals]),
-        ("throttled/s", [each.throttled / each.seconds for each in intervals]),
-    ]
-    for name, values in rows:
-        if any(values):
-            yield f"  {name:<11} {_line(intervals, values)}  max {_figure(max(values))}"
-
-
-def _line(intervals: Sequence[Interval], values: Sequence[float]) -> str:
-    """Return a sparkline, with a gap between two runs (unless there are many)."""
-    each = -(-len(values) // BARS_AT_MOST)
-    separate = len({interval.run for interval in intervals}) <= GAPS
-    columns: list[list[int]] = []  # the indexes that one column shows
-    for index, interval in enumerate(intervals):
-        same = bool(columns) and (not separate or intervals[columns[-1][0]].run == interval.run)
-        if same and len(columns[-1]) < each:
-            columns[-1].append(index)
-        else:
-            columns.append([index])
-    means = [
-        sum(values[index] * intervals[index].seconds for index in indexes)
-        / sum(intervals[index].seconds for index in indexes)
-        for indexes in columns
-    ]
-    bars = sparkline(means)
-    shown = bars[:1]
-    for (before, *_), (first, *_), bar in zip(columns, columns[1:], bars[1:], strict=False):
-        shown += f" {bar}" if separate and intervals[before].run != intervals[first].run else bar
-    return shown
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """Return one character per value, from ``▁`` (0) to ``█`` (the highest)."""
-    highest = max(values, default=0.0)
-    if highest <= 0:
-        return BARS[0] * len(values)
-    return "".join(BARS[round(max(value, 0.0) / highest * (len(BARS) - 1))] for value in values)
-
-
 def _runs(report: Report) -> Iterator[str]:
     if not report.runs:
         return
@@ -226,14 +193,12 @@ def _unusual(report: Report) -> Iterator[str]:
         f"{_clean(each.account)} of {_clean(each.group)}: {_clean(each.reason)} (request {each.request:,})"
         for each in report.first_anomalies
     ]
-    bad = [f"line {each.line:,}: {_clean(each.reason)}: {_clean(each.raw)}" for each in report.first_bad_rows]
     duplicates = [
-        f"row {each.row:,}: {_clean(each.account)} of {_clean(each.group)}, as in row {each.first_row:,}"
+        f"line {each.row:,}: {_clean(each.account)} of {_clean(each.group)}, as in line {each.first_row:,}"
         for each in report.first_duplicates
     ]
     lists = [
         ("Failures that name no account of their request", anomalies, report.anomalies),
-        ("Rows that cannot be used", bad, report.accounts.bad),
         ("Duplicates", duplicates, report.accounts.duplicate),
     ]
     for index, (title, lines, count) in enumerate([each for each in lists if each[2]]):
@@ -251,7 +216,7 @@ def _job(report: Report) -> Iterator[str]:
     if options:
         yield f"  with {', '.join(options)}"
     if report.dialect:
-        values = (f"{name} {_clean(text)}" for name, text in dialect_texts(report.dialect).items())
+        values = (f"{name} {_clean(spelled(document))}" for name, document in report.dialect.items())
         yield from _wrapped(f"dialect: {', '.join(values)}")
 
 

@@ -17,15 +17,12 @@ from rbim.errors import CallbackRejected
 from rbim.wire.converter import make_converter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from cattrs import Converter
 
     from rbim.dialect import Dialect
 
 __all__ = ["as_utf8", "document_of", "parse"]
 
-MOST_LEVELS = 64  # of nested arrays and objects; the description has two
 MARKS = {  # those of UTF-32 first: one begins like a mark of UTF-16
     BOM_UTF32_LE: "utf-32-le",
     BOM_UTF32_BE: "utf-32-be",
@@ -46,7 +43,8 @@ def parse(body: bytes, *, dialect: Dialect | None = None) -> Event:
     ``dialect`` has the unit of ``msgTimestamp`` (default: milliseconds).
 
     The document is UTF-8, or begins with a byte order mark (of UTF-8, UTF-16 or UTF-32). Of a duplicate key the last value
-    counts. Lone surrogates (a nickname cut inside an emoji) become U+FFFD, so that every text can be stored. Raises
+    counts. Control characters in texts are read. Emoji in CESU-8 are joined; lone surrogates (a nickname cut inside an
+    emoji) and bytes that are not UTF-8 become U+FFFD, so that every text can be stored; a whole body may be GB18030. Raises
     CallbackRejected, and nothing else, if the bytes are not a JSON object, are nested more than 64 levels deep, or have a
     number out of range. Interface: Events, Conversation message event body.
     """
@@ -63,14 +61,10 @@ def document_of(body: bytes) -> dict[str, Any]:
     plain = json.loads_plain(body)
     if plain is not None:  # none of the special cases below is in it, including lone surrogates
         return plain
-    text = as_utf8(body)
     try:
-        document = json.loads(text)
+        document, text = json.loads_repaired(as_utf8(body))
     except json.NotJson as error:
         raise _unreadable(str(error), body) from None
-    if text.count(b"[") + text.count(b"{") > MOST_LEVELS and _is_deep(document):
-        cause = f"nested more than {MOST_LEVELS} levels deep"
-        raise _unreadable(cause, body)
     if b"\\u" in text:
         document = without_surrogates(document)
     if not isinstance(document, dict):
@@ -88,19 +82,6 @@ def as_utf8(body: bytes) -> bytes:
             except UnicodeDecodeError:
                 return body
     return body
-
-
-def _is_deep(document: Any) -> bool:  # JSON
-    level: list[Any] = [document]
-    for _ in range(MOST_LEVELS):
-        level = [child for each in level for child in _children(each)]
-    return any(isinstance(each, (list, dict)) for each in level)
-
-
-def _children(value: Any) -> Iterable[Any]:  # JSON
-    if isinstance(value, dict):
-        return cast("Mapping[str, Any]", value).values()
-    return cast("Iterable[Any]", value) if isinstance(value, list) else ()
 
 
 def _unreadable(cause: str, body: bytes) -> CallbackRejected:

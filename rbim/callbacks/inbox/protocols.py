@@ -23,37 +23,32 @@ if TYPE_CHECKING:
 
 __all__ = ["Archive", "Backlog", "Claim", "Counts", "DeadLetter", "Inbox", "LeaseLost", "OtherContent", "Sink"]
 
-# Theory of operation: the lease of a conversation.
+# Theory of operation: the lease of a conversation, and what happens when whoever has it dies.
 #
 #   ready    An event waits; no worker has the conversation. It may be claimed.
 #   leased   One worker has it, under a fence (a number that grows with every lease of the inbox), until the lease's end.
 #   pausing  A retry waits for its time. No worker has the conversation, and it cannot be claimed yet.
-#   suspect  A process died while it had the lease. The oldest waiting event may be the cause: it is claimed only by itself,
-#            and at most one suspect is leased at a time by a worker (of an SqliteInbox: by all workers together).
-#   on trial A suspect that is leased and has begun (``begin``).
 #   (absent) No event of the conversation waits.
 #
 # absent -> ready     accept() stores an event, or a replay lets one wait again
 # ready -> leased     claim()
 # leased -> leased    renew() extends it; done() or dead_letter() with ``more`` and another event
-# leased -> ready     release(); done() or dead_letter() without ``more`` while other events wait
+# leased -> ready     its time is over; release(); done() or dead_letter() without ``more`` while other events wait
 # leased -> pausing   retry(), for ``pause`` seconds; then pausing -> ready
 # leased -> absent    done() or dead_letter() of the last waiting event
-# leased -> leased    by another claim, under a new fence, once the lease has expired: the old holder has lost it
-# leased -> suspect   instead, if the process that had the lease is another one: it died, or was silent for the time of the
-#                     lease. After absolve() it is not suspected
-# suspect -> leased   claim(); then leased -> on trial by begin()
-# on trial -> suspect the lease expired and its process is another one: one more crash; release() counts none
-# on trial -> leased  clear(): it has run alone for long, and nothing died
-# on trial -> ready, pausing, absent: as for leased, and nothing is suspected any more
+#
+# One number of each conversation tells how often its oldest event has begun without an end: ``begun``. A claim makes it 1,
+# and the end of the attempt (done, retry, dead_letter) or a release makes it 0. So it is above 0 without a lease only after
+# a death: of the process, of the worker in it, or of a loop that was blocked for longer than the lease. Nothing has to find
+# out which. Such an event may be the cause, and is retried alone: claimed by itself, and begun (``begin``, which adds 1)
+# when nothing else runs. Others that had begun beside it come out of this by their own success. One that has begun alone too
+# often without an end becomes a dead letter; the worker decides that, by ``Claim.crashes``.
 #
 # What must always hold:
 # - At most one fence of a conversation is valid. A method with an older one changes nothing: LeaseLost (done, retry,
-#   dead_letter, begin), or no effect (release, renew, absolve,
-#   clear).
+#   dead_letter, begin), or no effect (release, renew, discount).
 # - The oldest waiting events of a conversation are claimed, without gaps, and settled in this order.
-# - An attempt counts when its end is recorded, or when its lease expired while its process lives. The death of a process
-#   counts as a crash of the oldest event of each of its leases, and never as an attempt.
+# - An attempt that failed counts in ``attempts``, one without an end in ``begun``, and none in both.
 
 
 @frozen(kw_only=True)
@@ -76,9 +71,10 @@ class Sink(Protocol):
 
     With an overflow file the receiver offers the deliveries of one conversation one at a time, so that they stay in order. A
     sink that keeps the order of its calls can let ``accept`` have a keyword ``chain``, a ``Chain`` (see
-    :mod:`rbim.storage.group_commit`) of the conversation's deliveries: they are then offered at once. Such a sink stores
-    nothing of a chain that is ``broken``, and sets ``broken`` to the error as soon as one of its deliveries fails. A sink
-    that wraps such a sink passes ``chain`` on, or has none: if it fails before it has called the other, it breaks the chain.
+    :mod:`rbim.storage.group_commit`): deliveries are then offered at once, many conversations in one chain. Such a sink
+    stores nothing of a chain that is ``broken``, and sets ``broken`` to the error as soon as one of its deliveries fails. A
+    sink that wraps such a sink passes ``chain`` on, or has none: if it fails before it has called the other, it breaks the
+    chain.
     """
 
     @property
@@ -96,7 +92,8 @@ class Sink(Protocol):
 
         A sink that remembers content keeps a delivery with a known key and other content apart, and returns OtherContent.
 
-        If this raises any error, the delivery counts as not accepted. It may be cancelled when it takes too long; the
+        If this raises any error, the delivery counts as not accepted, and is offered again. InvalidRequest says that the
+        sink will never accept it: the overflow file keeps it for people. It may be cancelled when it takes too long; the
         delivery may then be accepted or not.
         """
         ...
@@ -114,7 +111,7 @@ class Claim:
 
     ``number`` is its place in the order of acceptance; ``attempt`` counts from 1. ``fence`` grows with every lease of the
     inbox, so that results of an older lease are refused. ``replays`` is the number of replays after it had been handled.
-    ``crashes`` is how often a process died while it was handled (see :meth:`Backlog.begin`), since it last ended.
+    ``crashes`` is how often it has begun without an end, because its process or worker died (see :meth:`Backlog.begin`).
     ``headers`` travelled with the event from the process that accepted it, such as the context of a trace.
     """
 
@@ -174,24 +171,21 @@ class Backlog(Protocol):
         """Claim at most ``limit`` events: the oldest of conversations that are not leased, then the next ones of these.
 
         The events of a conversation come in its order and under one lease, those of other conversations may be between them.
-        If an event is suspected to have killed its process, it is the only one that is returned (``crashes`` above 0).
-        No conversation is claimed that this backlog has leased, even if the clock says that the lease has expired.
+        An event that is to be retried alone (``crashes`` above 0) comes first, and is the only one that is returned; while
+        it is leased, nothing else is. No conversation is claimed that this backlog has leased, even if the clock says that
+        the lease has expired.
         """
         ...
 
     async def begin(self, claim: Claim, /) -> None:
-        """Note that a suspect is handled from now on, and nothing beside it. If its process dies now, it crashed again.
+        """Note that an event with ``crashes`` is handled from now on, and nothing beside it: a death counts.
 
         Raises LeaseLost.
         """
         ...
 
-    async def absolve(self, claims: Sequence[Claim], /) -> None:
-        """Note that a death of this process from now on is not caused by these events: the process is being stopped."""
-        ...
-
-    async def clear(self, claim: Claim, /) -> None:
-        """Suspect an event no more: it has run alone for long, and its process lives. Other suspects may be claimed."""
+    async def discount(self, claims: Sequence[Claim], /) -> None:
+        """Let a death from now on count for nothing: these events have crashed as often as their claims say."""
         ...
 
     async def done(self, claims: Sequence[Claim], /, *, more: int) -> Sequence[Claim]:
@@ -210,8 +204,11 @@ class Backlog(Protocol):
         """Make an event a dead letter, with the traceback; ``more`` and the result as in ``done``. Raises LeaseLost."""
         ...
 
-    async def release(self, claim: Claim, /) -> None:
-        """Give an event, and all later ones of its conversation, back unhandled. Does nothing if the lease is lost."""
+    async def release(self, claim: Claim, /, *, died: bool = False) -> None:
+        """Give an event, and all later ones of its conversation, back unhandled. Does nothing if the lease is lost.
+
+        ``died``: its handler had begun and did not end, because the worker ends without being stopped. This counts.
+        """
         ...
 
     async def renew(self, claims: Sequence[Claim], /) -> Sequence[Claim]:
@@ -309,7 +306,11 @@ class Archive(Protocol):
     async def replay(
         self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
     ) -> int:
-        """Make handled events, dead letters and readable events in quarantine wait again; return their number."""
+        """Make handled events, dead letters and readable events in quarantine wait again, in their old order.
+
+        ``since``, ``kind``: as in :meth:`dead_letters`. ``dead_only``: dead letters only. Attempts count from 1 again.
+        Returns their number; raises InvalidRequest for an invalid argument.
+        """
         ...
 
     async def replayable(

@@ -3,47 +3,94 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack
 from functools import partial
-from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-import anyio
-from anyio import move_on_after
 from attrs import Factory, define, field, setters
 
-from rbim._support.event_loops import waker
-from rbim.callbacks.inbox.arguments import LARGEST, epoch, event_filter, numbers_of, page
-from rbim.callbacks.inbox.statements import InboxStore
-from rbim.callbacks.inbox.tables import INBOX
+from rbim.callbacks.inbox.protocols import LeaseLost
+from rbim.callbacks.inbox.statements import SCHEMA
+from rbim.callbacks.inbox.store import InboxStore
+from rbim.callbacks.inbox.stored import StoredInbox
+from rbim.callbacks.observers import logger
 from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
 from rbim.storage.commands import OneOfMany
 from rbim.storage.group_commit import open_group_commit
+from rbim.storage.in_place import InPlace
+from rbim.storage.sqlite import Database, FileKind
 from rbim.timeouts import unshielded
 from rbim.validators import above_zero, or_none
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
     from os import PathLike
     from types import TracebackType
     from typing import Self
 
     from rbim.callbacks.delivery import Delivery
-    from rbim.callbacks.events.types import Event
-    from rbim.callbacks.inbox.protocols import Backlog, Claim, Counts, DeadLetter, OtherContent
+    from rbim.callbacks.inbox.protocols import Counts, OtherContent
     from rbim.clock import Clock
     from rbim.storage.group_commit import Chain, GroupCommit
-    from rbim.storage.sqlite import FileKind
 
-__all__ = ["WEEK", "SqliteInbox"]
+__all__ = ["INBOX", "WEEK", "InboxFile", "SqliteInbox"]
 
 WEEK = 7 * 24 * 3600.0  # seconds
-STEP = 500  # events that one transaction requeues or deletes
-SPAN = 20_000  # numbers among which one search counts
+
+INBOX = FileKind(name="an inbox", mark=b"rbim", schema=((), (), SCHEMA), oldest=3, harmless=(LeaseLost,), secure_delete=True)
+"""The file of a :class:`~rbim.callbacks.SqliteInbox`. Earlier versions are refused."""
+
+
+class InboxFile:
+    """An inbox's file, shared by all threads of a process from the first ``open`` to the last ``close``."""
+
+    def __init__(self, path: Path, *, clock: Clock) -> None:
+        self.database = Database(path, INBOX, clock=lambda: clock.now().timestamp())
+        self.purge: Callable[[], object] = bool
+        self._in_place = InPlace(path, "the inbox")
+        self._gone = False
+
+    def open(self) -> None:
+        """Open the file, or create it. Raises InvalidRequest if it is not an inbox of this version."""
+        self.database.open()
+        if self.database.users == 1:
+            try:
+                self._in_place.forget()
+                self._in_place.require()
+                self.database.query("SELECT 1 FROM event LIMIT 0")  # opens the connection while the file is in place
+            except BaseException:
+                self.database.close()
+                raise
+            self._gone = False
+
+    def close(self) -> None:
+        """Undo one ``open``; the last one closes the file."""
+        self.database.close()
+
+    def commit(self, commands: Sequence[Callable[[], Any]], *, hurried: Callable[[], bool] = bool) -> list[Any]:
+        """Run commands in one transaction, like :meth:`Database.commit`, and delete old events.
+
+        Raises FileNotFoundError, and logs it once, if the file was deleted, moved or replaced: what would be committed could
+        not be found again.
+        """
+        self.require_in_place()
+        return self.database.commit(commands, last=self.purge, hurried=hurried)
+
+    def require_in_place(self) -> None:
+        """Raise FileNotFoundError if the open file is not the one at its path any more."""
+        if not self.database.users:
+            return
+        try:
+            self._in_place.require()
+        except FileNotFoundError as error:
+            if not self._gone:
+                self._gone = True
+                logger.error("%s: %s: restore the file, or restart this process", error.filename, error.strerror)
+            raise
+        self._gone = False
 
 
 def _path(given: str | PathLike[str]) -> Path:
@@ -60,19 +107,12 @@ def _clock(given: Clock | None) -> Clock:
     return SystemClock() if given is None else given
 
 
-def _store(inbox: SqliteInbox) -> InboxStore:
-    return InboxStore(
-        inbox.path,
-        retention=inbox.retention,
-        dead_retention=inbox.dead_retention,
-        lease=inbox.lease,
-        clock=inbox.clock,
-        kind=inbox.kind,
-    )
+def _file(inbox: SqliteInbox) -> InboxFile:
+    return InboxFile(inbox.path, clock=inbox.clock)
 
 
 @define(eq=False, on_setattr=setters.frozen)
-class SqliteInbox:
+class SqliteInbox(StoredInbox):
     """An inbox in an SQLite file, created if missing (its directory must exist). For asyncio and trio.
 
     ``retention``: seconds after handling for which resends of an event are recognised (default: 7 days). The event is
@@ -83,23 +123,30 @@ class SqliteInbox:
     retention use ``clock``; all processes that share the file should agree on the time.
 
     Accepted events survive a crash of the process and of the machine. Entering opens the file and raises InvalidRequest if
-    it belongs to another application or a newer rbim, or is not a database. Leaving completes pending transactions. Except
-    for :meth:`backlog`, its methods are for the event loop that entered it.
+    it belongs to another application or another version, or is not a database. Leaving completes pending transactions.
+    Except for :meth:`backlog`, its methods are for the event loop that entered it.
     """
 
-    kind: ClassVar[FileKind] = INBOX  # its mark and its tables
     path: Path = field(converter=_path)
     retention: float = field(default=WEEK, kw_only=True, validator=above_zero)
     dead_retention: float | None = field(default=None, kw_only=True, validator=or_none(above_zero))
     lease: float = field(default=30.0, kw_only=True, validator=above_zero)
     poll: float = field(default=0.25, kw_only=True, validator=above_zero)
     clock: Clock = field(default=None, kw_only=True, converter=_clock, repr=False)
-    _store: InboxStore = field(init=False, repr=False, default=Factory(_store, takes_self=True))
+    _file: InboxFile = field(init=False, repr=False, default=Factory(_file, takes_self=True))
+    _store: InboxStore = field(init=False, repr=False, default=Factory(lambda self: self._make_store(), takes_self=True))
     _accept_all: Callable[[Sequence[Delivery]], Sequence[bool | OtherContent]] = field(
         init=False, repr=False, default=Factory(lambda self: self._store.accept_all, takes_self=True)
     )
     _entered: AsyncExitStack | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
     _group_commit: GroupCommit | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
+
+    def _make_store(self) -> InboxStore:
+        store = InboxStore(
+            self._file.database, retention=self.retention, dead_retention=self.dead_retention, lease=self.lease
+        )
+        self._file.purge = store.purge
+        return store
 
     @property
     def durable(self) -> bool:
@@ -111,7 +158,7 @@ class SqliteInbox:
             raise RuntimeError("this inbox is entered already: leave it first, or create another one")
         self._entered = AsyncExitStack()
         try:
-            self._group_commit = await self._entered.enter_async_context(open_group_commit(self._store))
+            self._group_commit = await self._entered.enter_async_context(open_group_commit(self._file))
         except BaseException:
             self._entered = None
             raise
@@ -129,10 +176,17 @@ class SqliteInbox:
             self._entered = self._group_commit = None
 
     @property
-    def _open(self) -> GroupCommit:
+    def _commits(self) -> GroupCommit:
         if self._group_commit is None:
             raise RuntimeError("this inbox is not entered: use it inside `async with inbox`")
         return self._group_commit
+
+    def _open_backlog(self) -> AbstractAsyncContextManager[GroupCommit]:
+        return open_group_commit(self._file)
+
+    def _listen(self, call: Callable[[], object]) -> Callable[[], object]:
+        self._file.database.listen(call)
+        return partial(self._file.database.unlisten, call)
 
     @unshielded
     async def accept(self, delivery: Delivery, /, *, chain: Chain | None = None) -> bool | OtherContent:
@@ -145,224 +199,32 @@ class SqliteInbox:
         once one of them was not stored, the later ones are not either. Raises ``sqlite3.Error`` if the file cannot be
         written, for example on a full disk, and the error of the earlier delivery.
         """
-        return await self._open.run(OneOfMany(self._accept_all, delivery), chain=chain)
-
-    @asynccontextmanager
-    async def backlog(self) -> AsyncGenerator[Backlog, None]:
-        """Return a backlog for the event loop that enters it, in any thread. The inbox itself need not be entered.
-
-        Events that are still claimed on leaving can be claimed again after their lease expires.
-        """
-        async with open_group_commit(self._store) as commits:
-            backlog = _Backlog(self._store, commits, clock=self.clock, poll=self.poll)
-            listener = partial(waker(), backlog.notify)
-            self._store.listen(listener)
-            try:
-                yield backlog
-            finally:
-                self._store.unlisten(listener)
+        return await self._commits.run(OneOfMany(self._accept_all, delivery), chain=chain)
 
     async def counts(self) -> Counts:
-        """Return the numbers of waiting, done, dead and quarantined events. The time grows with the number of events."""
-        return await self._open.query(self._store.archive.counts)
+        """Return the numbers of waiting, done, dead and quarantined events. The time grows with the number of events.
 
-    async def lag(self) -> float:
-        """Return the age of the oldest waiting event in seconds; 0 if none waits.
-
-        The time grows with the number of waiting events.
+        Raises FileNotFoundError if the file was deleted, moved or replaced.
         """
-        oldest = await self._open.query(self._store.archive.oldest)
-        return 0.0 if oldest is None else max(0.0, self.clock.now().timestamp() - oldest)
 
-    async def conversations(self, limit: int) -> set[str]:
-        """Return at most ``limit`` conversations with waiting events."""
-        return await self._open.read(partial(self._store.conversations, limit))
+        def counted() -> Counts:
+            self._file.require_in_place()
+            return self._store.counts()
 
-    async def dead_letters(
-        self,
-        limit: int = 100,
-        after: int = 0,
-        *,
-        since: datetime | None = None,
-        kind: type[Event] | str | None = None,
-        conversation: str | None = None,
-    ) -> list[DeadLetter]:
-        """Return the oldest dead letters: at most ``limit``, with numbers above ``after`` (next page: the last number).
+        return await self._commits.query(counted)
 
-        ``since``: only those received since then (with a time zone). ``kind``: a class of events, including its subclasses,
-        or the text of a ``msgType``. ``conversation``: its name, with or without ``app_id`` and ``/`` in front. (Default of
-        each: any.) Raises InvalidRequest for an invalid argument.
+    async def vacuum(self) -> None:
+        """Rewrite the file and empty its log, so that no byte of a deleted event is left in them.
+
+        What is deleted is overwritten at once, but SQLite leaves a few copies in pages that it has divided or joined, and in
+        the log. The file is locked meanwhile, for about a second per 64 MiB; it needs room for two copies on the disk.
+        Raises ``sqlite3.Error``, also while another process writes.
         """
-        wanted = event_filter(since, kind, conversation)
-        return await self._open.query(partial(self._store.archive.dead_letters, wanted, *page(limit, after)))
+        database = self._file.database
 
-    async def quarantined(
-        self,
-        limit: int = 100,
-        after: int = 0,
-        *,
-        since: datetime | None = None,
-        kind: type[Event] | str | None = None,
-        conversation: str | None = None,
-    ) -> list[DeadLetter]:
-        """Return the oldest events in quarantine; the arguments as in :meth:`dead_letters`."""
-        wanted = event_filter(since, kind, conversation)
-        return await self._open.query(partial(self._store.archive.quarantined, wanted, *page(limit, after)))
+        def rewrite() -> None:
+            database.rewrite()
+            if not database.truncate_log():
+                raise sqlite3.OperationalError("the log cannot be emptied: another process reads the inbox; try again")
 
-    async def event(self, number: int) -> DeadLetter | None:
-        """Return a dead letter or an event in quarantine; None if there is none with this number."""
-        return await self._open.read(partial(self._store.archive.letter, number)) if numbers_of((number,)) else None
-
-    async def requeue(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
-        """Make dead letters, and events in quarantine that can be read now, wait again; return their number.
-
-        Attempts count from 1 again. An event keeps its place in the order of its conversation, before all that wait behind
-        it. One in quarantine whose key is known by now is handled as an event of its own.
-        With False for ``dead`` or ``quarantined``, numbers of that kind are left out.
-        """
-        return await self._in_steps(partial(self._store.archive.requeue, dead=dead, quarantined=quarantined), numbers)
-
-    async def discard(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
-        """Delete dead letters and events in quarantine; return their number. A resend would be accepted as a new event.
-
-        With False for ``dead`` or ``quarantined``, numbers of that kind are left out.
-        """
-        return await self._in_steps(partial(self._store.archive.discard, dead=dead, quarantined=quarantined), numbers)
-
-    async def _in_steps(self, command: Callable[[Sequence[int]], int], numbers: Iterable[int]) -> int:
-        given, count = numbers_of(numbers), 0
-        for at in range(0, len(given), STEP):
-            count += await self._open.run(partial(command, given[at : at + STEP]))
-        return count
-
-    async def purge(self, *, dead: bool = True, quarantined: bool = True, before: datetime | None = None) -> int:
-        """Delete all dead letters and events in quarantine, or one kind of them; return their number.
-
-        ``before``: only those received before this time (with a time zone; default: all). It works in steps, so that
-        deliveries are accepted meanwhile. Raises InvalidRequest for an invalid ``before``.
-        """
-        limit, count = inf if before is None else epoch(before, "before"), 0
-        for state in [2] * dead + [3] * quarantined:
-            at, more = 0, True
-            while more:
-                at, deleted = await self._open.run(partial(self._store.archive.purge_letters, state, before=limit, after=at))
-                count += deleted
-                more = at > 0
-        return count
-
-    async def replay(
-        self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
-    ) -> int:
-        """Make events wait again, in their old order, and return their number.
-
-        Replays done events and dead letters that were received since ``since`` (with a time zone; default: all) and are of
-        ``kind``: a class of events, including its subclasses, or the text of a ``msgType`` (default: any). Events in
-        quarantine are checked again and replayed if they can be read now. ``dead_only`` limits the replay to dead letters.
-        Attempts count from 1 again. It works in steps, so that deliveries are accepted meanwhile; if cancelled, it may have
-        replayed some events. Raises InvalidRequest for an invalid ``since`` or ``kind``.
-        """
-        wanted = event_filter(since, kind, dead_only=dead_only)
-        at, count = 0, 0
-        last = await self._open.read(self._store.archive.last)
-        while at < last:
-            at, replayed = await self._open.run(partial(self._store.archive.replay, wanted, after=at, last=last))
-            count += replayed
-        return count
-
-    async def replayable(
-        self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
-    ) -> dict[str, int]:
-        """Return how many events :meth:`replay` would make wait again, by ``msgType``, the most first. Changes nothing.
-
-        The time grows with the number of events; deliveries are accepted meanwhile. Raises InvalidRequest as ``replay``.
-        """
-        wanted, archive = event_filter(since, kind, dead_only=dead_only), self._store.archive
-        last = await self._open.read(archive.last)
-        step = LARGEST if dead_only else SPAN  # dead letters have an index
-        found: Counter[str] = Counter()
-        for at in range(0, last, step):
-            until = min(at + step, last)
-            found.update(dict(await self._open.query(partial(archive.replayable, wanted, after=at, until=until))))
-        keys: set[str] = set()
-        at, more = 0, not dead_only
-        while more:
-            at, kinds = await self._open.query(partial(archive.readmissible, wanted, after=at, keys=keys))
-            found.update(kinds)
-            more = at > 0
-        return dict(found.most_common())
-
-
-class _Backlog:
-    """The waiting events of the file, for one event loop."""
-
-    def __init__(self, store: InboxStore, commits: GroupCommit, *, clock: Clock, poll: float) -> None:
-        self._store = store
-        self._group_commit = commits
-        self._clock = clock
-        self._poll = poll
-        self._held: set[int] = set()  # fences of this backlog's own leases: wait() must not wait for them to expire
-        self._news = anyio.Event()
-
-    def notify(self) -> None:
-        """Make ``wait`` check again. Call it in the event loop's thread."""
-        self._news.set()
-
-    async def claim(self, limit: int, /) -> Sequence[Claim]:
-        if limit < 1:
-            return ()
-        claims = await self._group_commit.run(
-            partial(self._store.claim, limit, frozenset(self._held)), undo=self._release_commands
-        )
-        self._held.update(claim.fence for claim in claims)
-        return claims
-
-    def _release_commands(self, claims: Iterable[Claim]) -> Iterable[Callable[[], Any]]:
-        return [partial(self._store.release, claim) for claim in claims]
-
-    async def begin(self, claim: Claim, /) -> None:
-        await self._group_commit.run(partial(self._store.begin, claim))
-
-    async def absolve(self, claims: Sequence[Claim], /) -> None:
-        if claims:
-            await self._group_commit.run(partial(self._store.absolve, tuple(claims)))
-
-    async def clear(self, claim: Claim, /) -> None:
-        await self._group_commit.run(partial(self._store.clear, claim))
-
-    async def done(self, claims: Sequence[Claim], /, *, more: int) -> Sequence[Claim]:
-        return await self._settle(claims[0], partial(self._store.done, tuple(claims), more=more))
-
-    async def dead_letter(self, claim: Claim, /, *, error: str, more: int) -> Sequence[Claim]:
-        return await self._settle(claim, partial(self._store.dead_letter, claim, error=error, more=more))
-
-    async def retry(self, claim: Claim, /, *, error: str, pause: float) -> None:
-        await self._settle(claim, partial(self._store.retry, claim, error=error, pause=pause))
-
-    async def release(self, claim: Claim, /) -> None:
-        await self._settle(claim, partial(self._store.release, claim))
-
-    async def _settle(self, claim: Claim, command: Callable[[], Sequence[Claim] | None]) -> Sequence[Claim]:
-        following: Sequence[Claim] | None = None
-        try:
-            following = await self._group_commit.run(command, undo=lambda following: self._release_commands(following[:1]))
-        finally:
-            if not following:
-                self._held.discard(claim.fence)
-        return following or ()
-
-    async def renew(self, claims: Sequence[Claim], /) -> Sequence[Claim]:
-        return await self._group_commit.run(partial(self._store.renew, tuple(claims))) if claims else ()
-
-    async def wait(self) -> None:
-        while True:
-            if self._news.is_set():
-                self._news = anyio.Event()
-            news = self._news  # taken before the read: a change that the read misses sets it
-            if self._store.purge_due():
-                with suppress(sqlite3.Error):  # a full disk, for example: the next look is in a minute
-                    await self._group_commit.run(self._store.look_for_old)
-            ready, due = await self._group_commit.read(partial(self._store.availability, frozenset(self._held)))
-            if ready:
-                return
-            with nullcontext() if due is None or due == inf else self._clock.scope(due), move_on_after(self._poll):
-                await news.wait()
+        await self._commits.query(rewrite)

@@ -31,7 +31,7 @@ __all__ = ["HostTask"]
 #
 # starting -> running   entered
 # starting -> over      an error the first time: entering raises it
-# starting -> pausing   an error after a restart
+# starting -> pausing   an error after a restart, or one that is over later
 # running -> pausing    an error of a background task, or a cancellation of the task by something else: reported
 # pausing -> starting   the timer; reported once it runs
 # any -> over           it is left, entering or leaving is cancelled, KeyboardInterrupt, SystemExit, or trio's loop ends
@@ -41,13 +41,20 @@ class HostTask:
     """Enters and leaves what ``make`` returns in a task of its own, with the context variables of the task that enters.
 
     Task groups in it may be left in any order and by any task. What ends it does not cancel the ``async with`` block: it is
-    reported to ``supervision``, and a new one is made and entered after a pause. If entering or leaving is cancelled, the
-    task is cancelled too. Raises the errors of entering and leaving; RuntimeError for a cancellation from elsewhere.
+    reported to ``supervision``, and a new one is made and entered after a pause; an error of the first entering likewise, if
+    ``tries_later`` is true of it. If entering or leaving is cancelled, the task is cancelled too. Raises the errors of
+    entering and leaving; RuntimeError for a cancellation from elsewhere.
     """
 
-    def __init__(self, make: Callable[[], AbstractAsyncContextManager[object]], supervision: Supervision) -> None:
+    def __init__(
+        self,
+        make: Callable[[], AbstractAsyncContextManager[object]],
+        supervision: Supervision,
+        tries_later: Callable[[BaseException], bool] = lambda _: False,
+    ) -> None:
         self.supervision = supervision
         self._make = make
+        self._tries_later = tries_later
         self._scope = anyio.CancelScope()
         self._begun, self._leaving, self._ended = anyio.Event(), anyio.Event(), anyio.Event()
         self._block: tuple[type[BaseException] | None, BaseException | None, TracebackType | None] = (None, None, None)
@@ -113,7 +120,8 @@ class HostTask:
             foreign.__cause__ = error
         else:
             foreign = None
-        by_itself = self._begun.is_set() and not self._leaving.is_set() and not self._scope.cancel_called
+        begun = self._begun.is_set() or self._tries_later(error)
+        by_itself = begun and not self._leaving.is_set() and not self._scope.cancel_called
         loop_ends = _ends_process(error) or isinstance(error, GeneratorExit) or (cancelled and backend() == "trio")
         if not by_itself or loop_ends:
             self._error = foreign or error
@@ -122,6 +130,7 @@ class HostTask:
             return
         self._scope = anyio.CancelScope()
         self._cancel_restart = later(self.supervision.ended(foreign or error), self._start)
+        self._begun.set()
 
 
 def _ends_process(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""The path of one delivery through the receiver: checked, stored in sink or spool, answered."""
+"""The path of one delivery through the receiver: from raw bytes to the answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ from rbim.timeouts import deadlines_of, is_unshielded
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from datetime import datetime
 
     from rbim._support.asgi import Receive
     from rbim.callbacks.delivery import Delivery
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from rbim.clock import Clock
     from rbim.timeouts import Deadlines
 
-__all__ = ["Arrival", "Intake"]
+__all__ = ["Intake"]
 
 # Theory of operation: the answer to one delivery.
 #
@@ -55,25 +54,23 @@ __all__ = ["Arrival", "Intake"]
 #                413 or 415. Nothing is stored.
 #   probe        It is authentic and its body is an empty object: 200. Nothing is stored.
 #   accepted     The sink stored it now, or knew its key already: 200.
-#   spooled      Normal mode only. The sink failed, exceeded the budget, is not ready, or must wait for earlier deliveries of
-#                the conversation in the spool; the spool stored it: 200. The spool forwards it to the sink later.
+#   spooled      The sink failed, exceeded the budget, is away, or the spool holds anything; the spool stored it: 200. The
+#                spool forwards it to the sink later. In high-guarantee mode only while a spool that is left over holds any.
 #   unavailable  Nothing stored it, or the intake is closed: 503. In high-guarantee mode the platform resends.
 #
-# _checked() ends in refused, probe, unavailable (closed) or a delivery; store() takes that delivery to accepted, spooled or
-# unavailable. What must always hold:
+# What must always hold:
 #
 # - Apart from a probe, 200 means that the sink or the spool has the delivery.
-# - With a spool, deliveries of a conversation do not overtake each other; while the spool holds an earlier one, later ones
-#   follow it there. A sink without chains gets them one at a time. One with chains gets them at once, as one chain: if it
-#   does not store one of them (an error, or the budget is over before its transaction), it stores none of those behind it
-#   either, which follow into the spool in the same order. Deliveries that come after such a failure wait until those on
-#   their way have ended, and then go one at a time until the sink has stored one.
+# - With a spool, deliveries of a conversation do not overtake each other. Those on their way stand in a line. To a sink
+#   without chains they go one at a time. To one with chains they go at once, all conversations as one chain: if it does not
+#   store one of them (an error, or the budget is over before its transaction), it stores none of those behind it either.
+#   What the sink has not stored goes into the spool in the order of the line; and while the spool holds anything, or the
+#   chain is broken and some of it are still on their way, nothing else is offered to the sink.
 # - A delivery whose budget is over during its transaction goes into the spool, too; those behind it are stored after it, or
-#   fail with it.
-# - Reading the body and the sink share the budget; then the spool has SPOOL_BUDGET. By default both end within the
-#   platform's 5 seconds (Delivery rules, 4).
-# - If the slow sink and the spool both store a delivery, the sink recognises its key, and it is handled once.
-
+#   fail with it. If sink and spool both store a delivery, the sink recognises its key, and it is handled once.
+# - Body, keys and sink share the budget; then the spool has SPOOL_BUDGET. By default both end within the platform's 5
+#   seconds (Delivery rules, 4).
+#
 # Deliveries outside the policy's limits. A replay of a delivery has the same CurTime and the same key as the original, and
 # one machine's clock measures both. Let a delivery be accepted up to `back` seconds after its CurTime and up to `ahead`
 # seconds before it: then a replay can be accepted at most `back + ahead` seconds after the original. A durable sink knows
@@ -87,102 +84,26 @@ FAILING = 10.0  # seconds for which a delivery that could not be stored makes th
 CANCEL_EVERY = 0.05  # seconds between two cancellations of a body that does not end
 LONGEST_RETENTION = 3650 * 86_400.0  # seconds: a policy's limits are finite
 MOST_OF_LINE = 300
-IN_SPOOL = "an earlier delivery of the conversation is in the spool"
+IN_SPOOL = "earlier deliveries are in the spool"
 NOT_READY = "the sink is not ready"
 MOST_OF_PROBE = 16  # bytes of a probe's body: an empty object with white space
 
+Line = dict[int, Event | None]
+"""The deliveries of one conversation on their way, in order; with an event for each that waits until it is the first."""
+
 
 @define
-class Arrival:
-    """A delivery on its way, for observers: its key as soon as it is known."""
+class _Arrival:
+    """The key of a delivery on its way, as soon as it is known, for observers."""
 
     key: str | None = None
-
-
-class _Line:
-    """The deliveries of one conversation on their way to the sink, by the numbers that :meth:`enter` gives them.
-
-    Those that may go are in ``_going``, in their order; the others wait in ``_waiting``, and only while some go. With
-    ``at_once`` several may go, as one chain.
-    """
-
-    __slots__ = ("_alone", "_at_once", "_going", "_left", "_numbers", "_waiting", "_woken", "chain")
-
-    def __init__(self, *, at_once: bool) -> None:
-        self.chain = Chain()
-        self._at_once = at_once
-        self._numbers = 0
-        self._going: dict[int, None] = {}
-        self._alone = not at_once
-        self._woken = False  # one that may go does not know it yet: none may overtake it
-        self._waiting: dict[int, Event] = {}
-        self._left: Event | None = None
-
-    def enter(self) -> int | None:
-        """Return the number of a delivery that may go at once; then it must :meth:`leave`. None if it must wait."""
-        if self._going and (not self._at_once or self.chain.broken is not None or self._waiting or self._woken):
-            return None
-        self._numbers += 1
-        self._going[self._numbers] = None
-        return self._numbers
-
-    async def wait(self) -> int:
-        """Return the number of a delivery once it may go; then it must :meth:`leave`."""
-        self._numbers += 1
-        number = self._numbers
-        turn = self._waiting[number] = Event()
-        try:
-            await turn.wait()
-        except BaseException:
-            if self._waiting.pop(number, None) is None:
-                self._pass_on()
-                self.leave(number)
-            raise
-        self._pass_on()
-        return number
-
-    def _wake(self) -> None:
-        """Let the first of those that wait go."""
-        number = next(iter(self._waiting))
-        self._going[number] = None
-        self._woken = True
-        self._waiting.pop(number).set()
-
-    def _pass_on(self) -> None:
-        """One that was woken goes now; unless it is to go alone, wake the next."""
-        self._woken = False
-        if self._waiting and not self._alone:
-            self._wake()
-
-    async def earlier_left(self, number: int) -> None:
-        """Wait until a delivery is the first of those that may go: after a failure they go into the spool in order."""
-        while next(iter(self._going)) != number:
-            if self._left is None:
-                self._left = Event()
-            await self._left.wait()
-
-    @property
-    def empty(self) -> bool:
-        """Whether no delivery is in the line."""
-        return not self._going
-
-    def leave(self, number: int) -> None:
-        """End the way of a delivery that may go; after the last one, let others go. An empty line is of no use any more."""
-        del self._going[number]
-        if self._left is not None:
-            self._left.set()
-            self._left = None
-        if self._waiting and not self._going:
-            self._alone = not self._at_once or self.chain.broken is not None
-            self.chain = Chain()
-            self._wake()
 
 
 class Intake:
     """Checks and stores deliveries while it is ``open``; handling is left to a worker.
 
-    If ``spools`` is set, ``spool`` stores deliveries that ``sink`` does not; a spool that is left over from before still
-    goes first, so that order is kept.
+    ``spools``: whether ``spool`` takes what ``sink`` does not store. Otherwise a spool is only emptied. ``sink_entered`` is
+    False while the sink could not be entered.
     """
 
     def __init__(  # noqa: PLR0913  # the parts that the receiver puts together
@@ -199,6 +120,7 @@ class Intake:
         observers: Observers,
     ) -> None:
         self.open = False
+        self.sink_entered = False
         self._begun = False  # entered once, or reported that it is not
         self._failed: tuple[float, str] | None = None  # the last delivery that neither sink nor spool stored
         self.policy = policy
@@ -206,18 +128,20 @@ class Intake:
         self.clock = clock
         self._deadlines: Deadlines | None = None
         self._scope = _may_expire(clock)
-        self._shares_scope = True
         self._most_of_body = inf if policy.max_body is None else policy.max_body
         self._ring = ring
         self._sink = sink
+        self._accept: Callable[..., Any] = sink.accept
+        self._accept_now: Callable[[Delivery], bool | OtherContent | None] | None = getattr(sink, "accept_now", None)
+        self._chained = "chain" in signature(sink.accept).parameters
         self._spool = spool
         self._spools = spools
         self._observers = observers
-        self.take = self._observed if observers.present else self.answer
-        self._accept_now: Callable[[Delivery], bool | OtherContent | None] | None = getattr(sink, "accept_now", None)
-        self._lines: dict[str, _Line] = {}
-        self._arrived = 0  # deliveries that came to be stored
-        self._chained = "chain" in signature(sink.accept).parameters
+        observed = observers.wants(DeliveryStarted) or observers.wants(DeliveryEnded)
+        self.take = self._observed if observed else self.receive
+        self._lines: dict[str, Line] = {}
+        self._chain = Chain()
+        self._arrived = 0
         self._out_of_time = out_of_time if sink.durable else OutOfTime.REFUSED
         self._window = policy
         if self._out_of_time is not OutOfTime.REFUSED:
@@ -225,16 +149,16 @@ class Intake:
 
     def begin(self) -> None:
         """Start to accept deliveries, in the running event loop."""
-        self._deadlines = deadlines_of(self.clock, again=CANCEL_EVERY)
+        if is_unshielded(getattr(type(self._sink), "accept", None)):  # the shared timer heeds no shields
+            self._deadlines = deadlines_of(self.clock, again=CANCEL_EVERY)
         self._scope = _may_expire(self._deadlines or self.clock)
-        self._shares_scope = self._deadlines is None or is_unshielded(getattr(type(self._sink), "accept", None))
         self.open = self._begun = True
         self._failed = None
 
     def end(self) -> None:
         """Accept no more deliveries; a later ``begin`` may be in another event loop."""
         self.open = False
-        self._deadlines, self._scope, self._shares_scope = None, _may_expire(self.clock), True
+        self._deadlines, self._scope = None, _may_expire(self.clock)
 
     @property
     def failure(self) -> str | None:
@@ -244,176 +168,162 @@ class Intake:
         return self._failed[1]
 
     async def _observed(self, headers: Headers, body: bytes, receive: Receive | None = None) -> Reply | None:
-        """Like :meth:`answer`; observers see the start and the end of the delivery."""
-        receiver, began = self._observers.receiver, self.clock.monotonic()
-        arrival, reply = Arrival(), None
-        self._observers.notify(DeliveryStarted(receiver=receiver))
+        """Like :meth:`receive`; observers see the start and the end of the delivery."""
+        began, arrival, reply = self.clock.monotonic(), _Arrival(), None
+        self._observers.notify(DeliveryStarted)
         try:
-            reply = await self.answer(headers, body, receive, arrival)
+            reply = await self.receive(headers, body, receive, arrival)
         finally:
             status = None if reply is None else reply.status
             elapsed = self.clock.monotonic() - began
-            self._observers.notify(DeliveryEnded(receiver=receiver, key=arrival.key, status=status, elapsed=elapsed))
+            self._observers.notify(DeliveryEnded, key=arrival.key, status=status, elapsed=elapsed)
         return reply
 
-    async def answer(  # noqa: C901, PLR0912  # the whole way: each coroutine more would cost each delivery
-        self, headers: Headers, body: bytes, receive: Receive | None = None, arrival: Arrival | None = None
+    async def receive(  # noqa: C901, PLR0912, PLR0915  # the whole way, in order; a coroutine more would cost each delivery
+        self, headers: Headers, body: bytes, receive: Receive | None = None, arrival: _Arrival | None = None
     ) -> Reply | None:
         """Check and store a delivery, and return the answer; None if the client has disconnected.
 
-        With ``receive`` the body is read first. One scope limits all that waits: the body, new keys, the sink. But a sink
-        that may have shields gets a scope of the clock, because those of ``timeouts`` heed none.
+        With ``receive`` the body is read first.
         """
         if not self._begun:
             self._begun = True
-            self._observers.notify(NotEntered(receiver=self._observers.receiver))
-        began = self.clock.monotonic()
-        whole = False  # the body
+            self._observers.notify(NotEntered)
+        began, spool = self.clock.monotonic(), self._spool
         verified: Verified | Rejected | None = None
         delivery: Delivery | None = None
-        cause, order = "", 0  # the sink was too slow; its place among those that came to be stored
-        with self._scope(self.budget):
-            if receive is not None:
-                message = await receive()
-                found: Any = message.get("body")
-                if found.__class__ is not bytes or len(found) > self._most_of_body or message.get("more_body"):
+        line: Line | None = None
+        place, whole, cause = 0, False, ""
+        try:
+            with self._scope(self.budget):
+                # 1. The body.
+                if receive is not None:
+                    message = await receive()
+                    found: Any = message.get("body")
+                    if found.__class__ is not bytes or len(found) > self._most_of_body or message.get("more_body"):
+                        try:
+                            found = await body_of(receive, self._most_of_body, message)
+                        except TooLarge as error:
+                            return self._refuse(Rejected(reason=Reason.TOO_LARGE, detail=str(error)))
+                        if found is None:
+                            return None
+                    body = found
+                whole = True
+
+                # 2. Is it authentic? If no key matches, a provider of credentials may have other ones by now.
+                question = self._ring.arrived()
+                while True:
+                    now, keys = self.clock.now(), self._ring.keys
+                    if keys is None:
+                        return UNAVAILABLE
+                    verified = verify(headers, body, credentials=keys, now=now, policy=self._window)
+                    if not (isinstance(verified, Rejected) and verified.reason is Reason.CHECKSUM_MISMATCH):
+                        break
+                    if question is None or not await self._ring.changed(question):
+                        break
+                if isinstance(verified, Rejected):
+                    return self._refuse(verified)
+                if verified.key.index:
+                    self._observers.notify(OldToken, key=verified.key)
+                delivery = delivery_of(body, app_id=verified.key.app_id, received=now)
+                if self._window is not self.policy and (outside := self.policy.rejection(verified.age)) is not None:
+                    if self._out_of_time is OutOfTime.RESENDS and not delivery.resent:
+                        return self._refuse(outside)
+                    self._observers.notify(Skewed, skew=verified.age, accepted=True)
+                if len(body) <= MOST_OF_PROBE and b"".join(as_utf8(body).split()) == b"{}":
+                    return ACCEPTED
+                if not self.open:
+                    return UNAVAILABLE
+                if arrival is not None:
+                    arrival.key = delivery.key
+
+                # 3. The sink, unless others have to go first.
+                conversation = delivery.conversation
+                first = spool is None or not (spool.holds or conversation in self._lines)
+                if first and self.sink_entered and self._accept_now is not None:
+                    at_once = self._accept_now(delivery)
+                    if at_once is not None:
+                        return self._accepted(delivery, began, new=at_once)
+                if spool is not None:
+                    line = self._lines.setdefault(conversation, {})
+                    self._arrived = place = self._arrived + 1
+                    line[place] = None
+                    if not self._chained:
+                        await self._first_in(line, place)
+                if not self.sink_entered or (self._spools and getattr(self._sink, "ready", True) is False):
+                    cause = NOT_READY
+                elif spool is not None and (spool.holds or self._chain.broken is not None):
+                    cause = IN_SPOOL
+                else:
                     try:
-                        found = await body_of(receive, self._most_of_body, message)
-                    except TooLarge as error:
-                        return self._refuse(Rejected(reason=Reason.TOO_LARGE, detail=str(error)))
-                    if found is None:
-                        return None
-                body = found
-            whole = True
-            now = self.clock.now()
-            verified = self._verified(headers, body, now)
-            question = self._ring.arrived()
-            if question is not None:
-                while _no_key_matched(verified) and await self._ring.changed(question):
-                    verified = self._verified(headers, body, now := self.clock.now())
-            checked = self._checked(verified, body, now)
-            if isinstance(checked, Reply):
-                return checked
-            delivery = checked
-            self._arrived = order = self._arrived + 1
-            if arrival is not None:
-                arrival.key = delivery.key
-            if self._accept_now is not None and (reply := self._without_waiting(delivery, began)) is not None:
-                return reply
-            if self._shares_scope:
-                answer = await self.store(delivery, began)
-                if isinstance(answer, Reply):
-                    return answer
-                cause = answer
-        if not whole:
-            return INCOMPLETE
-        if delivery is None:  # no other keys came in time
-            return self._refuse(cast("Rejected", verified))
-        if not self._shares_scope:
-            with self.clock.scope(self.budget - (self.clock.monotonic() - began)):
-                answer = await self.store(delivery, began)
-                if isinstance(answer, Reply):
-                    return answer
-                cause = answer
-        return await self._spool_or_503(delivery, cause, began, order)
+                        if line is None or not self._chained:
+                            new = await self._accept(delivery)
+                        else:
+                            new = await self._accept(delivery, chain=self._chain)
+                    except BaseException as error:
+                        if (ending := caller_error(error)) is not None:
+                            raise ending from None
+                        if self._chained:
+                            self._chain.fail(error)
+                        self._observers.log.warning("the sink failed", exc_info=error)
+                        cause = f"the sink failed: {type(error).__name__}: {error}"
+                    else:
+                        return self._accepted(delivery, began, new=new)
+            if not whole:
+                return INCOMPLETE
+            if delivery is None:  # the time was over before other keys came
+                return self._refuse(cast("Rejected", verified))
+            cause = cause or f"the sink took longer than {self.budget:g} s"
 
-    def _verified(self, headers: Headers, body: bytes, now: datetime) -> Verified | Rejected | None:
-        keys = self._ring.keys
-        if keys is None:
-            return None
-        return verify(headers, body, credentials=keys, now=now, policy=self._window)
-
-    def _checked(self, verified: Verified | Rejected | None, body: bytes, now: datetime) -> Delivery | Reply:
-        """Return the delivery to store, or the answer if there is nothing to store."""
-        if isinstance(verified, Rejected):
-            return self._refuse(verified)
-        if verified is None:
+            # 4. The spool.
+            kept = False
+            if spool is not None and (self._spools or spool.holds):
+                with self.clock.scope(SPOOL_BUDGET):
+                    try:
+                        if line is not None:
+                            await self._first_in(line, place)
+                        stored = spool.put(delivery)
+                        if line is not None:
+                            self._leave(delivery.conversation, place)
+                            line = None
+                        await stored()
+                        kept = True
+                    except BaseException as error:
+                        if (ending := caller_error(error)) is not None:
+                            raise ending from None
+                        self._observers.log.warning("the spool failed", exc_info=True)
+            self._observers.notify(Spooled, key=delivery.key, why=cause, kept=kept)
+            if kept:
+                return self._accepted(delivery, began, new=True)
+            self._failed = (self.clock.monotonic(), one_line(cause, MOST_OF_LINE))
             return UNAVAILABLE
-        key, age = verified.key, verified.age
-        if key.index:
-            self._observers.notify(OldToken(receiver=self._observers.receiver, key=key))
-        delivery = delivery_of(body, app_id=key.app_id, received=now)
-        if self._window is not self.policy and (outside := self.policy.rejection(age)) is not None:
-            if self._out_of_time is OutOfTime.RESENDS and not delivery.resent:
-                return self._refuse(outside)
-            self._observers.notify(Skewed(receiver=self._observers.receiver, skew=age, accepted=True))
-        if len(body) <= MOST_OF_PROBE and b"".join(as_utf8(body).split()) == b"{}":
-            return ACCEPTED
-        return delivery if self.open else UNAVAILABLE
+        finally:
+            if line is not None and delivery is not None:
+                self._leave(delivery.conversation, place)
+
+    async def _first_in(self, line: Line, place: int) -> None:
+        """Wait until a delivery is the first in its line."""
+        while next(iter(line)) != place:
+            turn = line[place] = Event()
+            await turn.wait()
+
+    def _leave(self, conversation: str, place: int) -> None:
+        """Take a delivery out of its line. A broken chain is over once no delivery is on its way."""
+        line = self._lines[conversation]
+        del line[place]
+        if not line:
+            del self._lines[conversation]
+            if self._chain.broken is not None and not self._lines:
+                self._chain = Chain()
+        elif (turn := next(iter(line.values()))) is not None:
+            turn.set()
 
     def _refuse(self, rejected: Rejected) -> Reply:
         """Notify the observers of a refused delivery and return the answer."""
         if rejected.age is not None:
-            self._observers.notify(Skewed(receiver=self._observers.receiver, skew=rejected.age, accepted=False))
-        self._observers.notify(Refused(receiver=self._observers.receiver, reason=rejected.reason, detail=rejected.detail))
+            self._observers.notify(Skewed, skew=rejected.age, accepted=False)
+        self._observers.notify(Refused, reason=rejected.reason, detail=rejected.detail)
         return refusal(rejected.reason)
-
-    def _without_waiting(self, delivery: Delivery, began: float) -> Reply | None:
-        """Return the answer if the sink accepts the delivery without waiting, otherwise None."""
-        if self._accept_now is None:
-            return None
-        if self._spool is not None and (self._spool.holds(delivery.conversation) or delivery.conversation in self._lines):
-            return None
-        new = self._accept_now(delivery)
-        return None if new is None else self._accepted(delivery, began, new=new)
-
-    async def store(self, delivery: Delivery, began: float) -> Reply | str:  # noqa: C901, PLR0912  # as for `answer`
-        """Return the answer once the sink has stored a delivery, or the cause if it has not.
-
-        ``began`` is the clock's time at which it began to arrive. If the sink does not store it, the next delivery of its
-        conversation finds it in the spool and cannot overtake it.
-        """
-        spool, line, number = self._spool, None, 0  # numbers begin with 1
-        if spool is not None:
-            line = self._lines.get(delivery.conversation)
-            if line is None:
-                line = self._lines[delivery.conversation] = _Line(at_once=self._chained)
-        try:
-            if line is not None:
-                number = line.enter() or await line.wait()
-            answer: Reply | str = IN_SPOOL
-            if line is not None and self._spools and getattr(self._sink, "ready", True) is False:
-                answer = NOT_READY
-                line.chain.fail(ConnectionError(answer))
-            elif spool is None or not spool.holds(delivery.conversation):
-                try:
-                    if line is not None and self._chained:
-                        sink: Any = self._sink
-                        new = await sink.accept(delivery, chain=line.chain)
-                    else:
-                        new = await self._sink.accept(delivery)
-                except BaseException as error:
-                    answer = self._failure(error, line)
-                else:
-                    return self._accepted(delivery, began, new=new)
-            if line is not None:
-                await line.earlier_left(number)
-            return answer
-        finally:
-            if line is not None:
-                if number:
-                    line.leave(number)
-                if line.empty:
-                    del self._lines[delivery.conversation]
-
-    def _failure(self, error: BaseException, line: _Line | None) -> str:
-        """Return the cause for the failure of the sink. Raises what is not the sink's."""
-        if (ending := caller_error(error)) is not None:
-            raise ending from None
-        if line is not None:
-            line.chain.fail(error)
-        self._observers.log.warning("the sink failed", exc_info=error)
-        return f"the sink failed: {type(error).__name__}: {error}"
-
-    async def _spool_or_503(self, delivery: Delivery, cause: str, began: float, order: int) -> Reply:
-        """Return the answer to a delivery that the sink has not stored. An empty ``cause`` means that it was too slow."""
-        kept = await self._spooled(delivery, order)
-        cause = cause or f"the sink took longer than {self.budget:g} s"
-        self._observers.notify(Spooled(receiver=self._observers.receiver, key=delivery.key, why=cause, kept=kept))
-        if kept:
-            return self._accepted(delivery, began, new=True)
-        self._failed = (self.clock.monotonic(), one_line(cause, MOST_OF_LINE))
-        return UNAVAILABLE
 
     def _accepted(self, delivery: Delivery, began: float, *, new: bool | OtherContent) -> Reply:
         self._failed = None
@@ -421,41 +331,15 @@ class Intake:
         if isinstance(new, OtherContent):
             delivery, new = delivery._replace(key=new.key, problem=new.problem), True
         if new and delivery.problem is not None:
-            self._observers.notify(
-                Quarantined(
-                    receiver=self._observers.receiver, key=delivery.key, problem=delivery.problem, other_content=other
-                )
-            )
-        if self._observers.wants_successes:
-            self._observers.notify(
-                Accepted(
-                    receiver=self._observers.receiver, key=delivery.key, new=new, elapsed=self.clock.monotonic() - began
-                )
-            )
+            self._observers.notify(Quarantined, key=delivery.key, problem=delivery.problem, other_content=other)
+        if self._observers.wants(Accepted):
+            self._observers.notify(Accepted, key=delivery.key, new=new, elapsed=self.clock.monotonic() - began)
         return ACCEPTED
-
-    async def _spooled(self, delivery: Delivery, order: int) -> bool:
-        if self._spool is None or not self._spools:
-            return False
-        with self.clock.scope(SPOOL_BUDGET):
-            try:
-                await self._spool.accept(delivery, order)
-            except BaseException as error:
-                if (ending := caller_error(error)) is not None:
-                    raise ending from None
-                self._observers.log.warning("the spool failed", exc_info=True)
-            else:
-                return True
-        return False
 
 
 def _may_expire(scopes: Deadlines | Clock) -> Callable[[float], AbstractContextManager[object, bool]]:
     """Return the factory of scopes whose block may end before its last line, which the protocol does not say."""
     return cast("Callable[[float], AbstractContextManager[object, bool]]", scopes.scope)
-
-
-def _no_key_matched(verified: Verified | Rejected | None) -> bool:
-    return isinstance(verified, Rejected) and verified.reason is Reason.CHECKSUM_MISMATCH
 
 
 def _widened(policy: Policy, retention: float) -> Policy:

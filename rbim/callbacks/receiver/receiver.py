@@ -1,18 +1,7 @@
 """The receiver of callbacks: verifies each delivery, stores it, answers in time, and runs handlers afterwards.
 
-**Time.** The platform gives up after 5 seconds (Delivery rules, 4). The body must arrive and the sink must store it within
-``budget`` seconds (default: 2); then the spool has one second.
-
-**A slow or failing sink.** In normal mode the platform never tries again, so the delivery goes into the spool, a local
-overflow file, and the answer is 200; the spool forwards it to the sink as soon as the sink accepts it. In high-guarantee
-mode the answer is 503, and the platform resends. If a slow sink stored the delivery after all, it recognises the key: the
-event is handled once.
-
-**A wrong clock.** An authentic delivery whose ``CurTime`` is outside the policy's limits is accepted all the same if the
-sink is durable: in normal mode each one, because the platform never sends it again; in high-guarantee mode those with the
-resend flag, because it is not known whether a resend is signed anew. The sink recognises replays by their keys, so each side
-of the limits extends to half of the sink's ``retention``. The observers and the log get the skew
-(:class:`~rbim.callbacks.Skewed`). The dialect has these choices.
+How a delivery is answered: :mod:`rbim.callbacks.receiver.intake`. What the sink does not store in time, and in which order
+it gets that later: :mod:`rbim.callbacks.receiver.spool`.
 """
 
 from __future__ import annotations
@@ -21,26 +10,27 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, cast, get_args
 
+from anyio import create_task_group
+from attrs import evolve
+
+from rbim._support.asgi import lifespan
 from rbim._support.text import quoted
 from rbim.callbacks.observers import Observers
-from rbim.callbacks.receiver.asgi import ReceiverApp
 from rbim.callbacks.receiver.host_task import HostTask
 from rbim.callbacks.receiver.intake import Intake
 from rbim.callbacks.receiver.key_ring import key_ring
-from rbim.callbacks.receiver.replies import Health, read_queue
+from rbim.callbacks.receiver.replies import NOT_POST, Health, read_queue, reply_of
 from rbim.callbacks.receiver.spool import Spool
 from rbim.callbacks.receiver.wsgi import ReceiverWsgi
 from rbim.callbacks.signature import Policy
 from rbim.callbacks.worker.backoff import Backoff, Supervision
 from rbim.callbacks.worker.router import Resource, Router
-from rbim.callbacks.worker.runner import WorkerTask, WorkerThread
-from rbim.callbacks.worker.shared_run import WorkerSettings
-from rbim.callbacks.worker.worker import Worker
+from rbim.callbacks.worker.worker import Worker, WorkerSettings
 from rbim.clock import SystemClock
 from rbim.credentials import callback_credentials_from_env
 from rbim.dialect import Dialect
-from rbim.dialect_text import dialect_from_env
-from rbim.errors import InvalidRequest
+from rbim.errors import InvalidRequest, RbimError
+from rbim.observers import checked
 from rbim.validators import require, require_clock, require_methods, require_name, require_path
 
 if TYPE_CHECKING:
@@ -50,12 +40,13 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, Unpack
 
+    from rbim._support.asgi import Receive, Scope, Send
     from rbim.callbacks.inbox.protocols import Inbox, Sink
-    from rbim.callbacks.observers import Observation
     from rbim.callbacks.receiver.key_ring import CallbackCredentials, CallbackCredentialsProvider
     from rbim.callbacks.receiver.replies import Reply
     from rbim.callbacks.signature import Headers, Keys
     from rbim.clock import Clock
+    from rbim.observers import Observer
 
 __all__ = ["Receiver", "ReceiverOptions"]
 
@@ -75,10 +66,9 @@ class ReceiverOptions(TypedDict, Generic[Resource], total=False):
     budget: float
     spool: str | PathLike[str] | None
     clock: Clock | None
-    observers: Iterable[Callable[[Observation], object]]
+    observers: Iterable[Observer]
     router: Router[Resource] | None
     around: Callable[[], AbstractAsyncContextManager[Resource]] | None
-    own_thread: bool
     concurrency: int
     timeout: float
     backoff: Backoff | None
@@ -98,26 +88,24 @@ class Receiver(Generic[Resource]):
     stores deliveries, and another process can handle them from the same inbox.
 
     An ``async def`` handler runs in the current event loop, as the rest of the application, and may use its pools and
-    clients. One that blocks delays answers; it is reported (:class:`~rbim.callbacks.LoopBlocked`) and slowed down. A plain
-    ``def`` runs in a thread. With ``own_thread=True`` handlers have a thread and an event loop of their own: nothing in them
-    delays answers, and they may use nothing that belongs to another loop. ``around`` returns an async context manager for
-    what handlers share; it is entered in their loop, and its value is their ``HandlerContext.resource``
-    (``around=lambda: asyncpg.create_pool(dsn)``).
+    clients. One that blocks delays answers, and is reported (:class:`~rbim.callbacks.LoopBlocked`). A plain ``def`` runs in
+    a thread. ``around`` returns an async context manager for what handlers share; its value is their
+    ``HandlerContext.resource`` (``around=lambda: asyncpg.create_pool(dsn)``).
 
     ``credentials``: of one application or several, the current token of each first; or a provider, a plain or async function
     that returns them. A provider is asked on entering, when a delivery matches no key (which waits for the answer, within
-    its ``budget``), and once in five minutes; but at most once in ``refresh_pause`` seconds (default: 1). Keys that it no
-    longer returns are accepted for ``grace`` seconds (default: one day). ``name``: stands in log records
-    (``rbim_receiver``), observations and errors (default: none). ``mode``: the mode set on the platform,
-    "normal" (default) or "high-guarantee". ``policy``: the limits for accepted deliveries (default: the dialect's).
-    ``dialect``: the choices that the interface leaves open; a ``router`` that is given has its own. ``budget``: seconds for
-    body and sink (default: 2). ``spool``: the overflow file for deliveries that the sink does not store in time (default:
-    next to the file of a :class:`~rbim.callbacks.SqliteInbox`, none for other sinks; needed in normal mode for a sink on a
-    network). ``observers`` are called with each
-    observation (:mod:`rbim.callbacks.observers`). At most ``concurrency`` conversations are handled at once (default: 16),
-    each attempt for at most ``timeout`` seconds (default: 60); ``backoff`` decides when the next attempt follows. On
-    leaving, running handlers have ``drain`` seconds (default: 10). ``health``: the path at which ``asgi`` answers a GET with
-    the receiver's :meth:`health`, such as "/health" (default: none). Raises InvalidRequest for a wrong combination or value.
+    its ``budget``), and once in five minutes; after an answer with nothing new not for ``refresh_pause`` seconds (default:
+    1). Keys that it no longer returns are accepted for ``grace`` seconds (default: one day). ``name``: stands in log records
+    (``rbim_receiver``), observations and errors (default: none). ``mode``: the mode set on the platform, "normal" (default:
+    what the sink does not store goes into the overflow file) or "high-guarantee" (503, the platform resends). ``policy``:
+    the limits for accepted deliveries (default: the dialect's). ``dialect``: the choices that the interface leaves open; a
+    ``router`` that is given has its own. ``budget``: seconds for body and sink (default: 2). ``spool``: the overflow file
+    for deliveries that the sink does not store in time (default: next to the file of a :class:`~rbim.callbacks.SqliteInbox`,
+    none for other sinks; needed in normal mode for a sink on a network). ``observers`` are called with each observation
+    (:class:`~rbim.Observer`). At most ``concurrency`` conversations are handled at once (default: 16), each attempt for at
+    most ``timeout`` seconds (default: 60); ``backoff`` decides when the next attempt follows. On leaving, running handlers
+    have ``drain`` seconds (default: 10). ``health``: the path at which ``asgi`` answers a GET with the receiver's
+    :meth:`health`, such as "/health" (default: none). Raises InvalidRequest for a wrong combination or value.
     """
 
     def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
@@ -134,10 +122,9 @@ class Receiver(Generic[Resource]):
         budget: float = 2.0,
         spool: str | PathLike[str] | None = None,
         clock: Clock | None = None,
-        observers: Iterable[Callable[[Observation], object]] = (),
+        observers: Iterable[Observer] = (),
         router: Router[Resource] | None = None,
         around: Callable[[], AbstractAsyncContextManager[Resource]] | None = None,
-        own_thread: bool = False,
         concurrency: int = 16,
         timeout: float = 60.0,
         backoff: Backoff | None = None,
@@ -153,7 +140,6 @@ class Receiver(Generic[Resource]):
         self.clock = SystemClock() if clock is None else clock
         dialect = Dialect() if dialect is None else dialect
         _check(sink, policy=policy, dialect=dialect, clock=self.clock, router=router, backoff=backoff)
-        require("own_thread", own_thread, bool, "True or False")
         if health is not None and not (isinstance(cast("object", health), str) and health.startswith("/")):
             raise InvalidRequest(f'health: use a path such as "/health", not {quoted(health)}', field="health")
         if spool is not None:
@@ -168,28 +154,30 @@ class Receiver(Generic[Resource]):
         self.middleware = self.router.middleware
         self.fallback = self.router.fallback
         self.name = name
-        notified = Observers(_callables(observers), self.clock.monotonic, receiver=name)
+        notified = Observers(checked(observers), self.clock.monotonic, receiver=name)
         self._log = notified.log
         self._ring = key_ring(credentials, clock=self.clock, log=notified.log, grace=grace, pause=refresh_pause)
-        self._spool = self._spool_for(spool, budget, notified, needed=mode == "normal")
+        self._spools = mode == "normal"
+        self._spool = self._spool_for(spool, budget, notified, needed=self._spools)
         self._intake = Intake(
             ring=self._ring,
             policy=policy or Policy.of(dialect),
             out_of_time=dialect.normal_out_of_time if mode == "normal" else dialect.high_guarantee_out_of_time,
             sink=sink,
             spool=self._spool,
-            spools=mode == "normal",
+            spools=self._spools,
             budget=budget,
             clock=self.clock,
             observers=notified,
         )
-        self.asgi = ReceiverApp(self._intake, self, health)
+        self.asgi = _ReceiverApp(self._intake, self, health)
         self.wsgi = ReceiverWsgi(self, self._intake.policy.max_body, health)
         self._running: HostTask | None = None
         self._supervision = Supervision("receiver", notified, self.clock)
+        self._sink_supervision = Supervision("sink", notified, self.clock)
         self._worker_supervision = Supervision("worker", notified, self.clock)
         self._around = around
-        self._own_thread = own_thread
+        self._worker: Worker | None = None
         self._worker_options: dict[str, Any] = {
             "clock": self.clock,
             "concurrency": concurrency,
@@ -197,7 +185,6 @@ class Receiver(Generic[Resource]):
             "backoff": backoff or Backoff(),
             "observers": notified,
             "drain": drain,
-            "budget": None if own_thread else budget,
         }
         WorkerSettings(handlers=self.router, **self._worker_options)  # validates them
 
@@ -205,14 +192,16 @@ class Receiver(Generic[Resource]):
     def from_env(cls, *, sink: Sink, **options: Unpack[ReceiverOptions[Resource]]) -> Self:
         """Return a receiver with the credentials in ``RBIM_APP_ID`` and ``RBIM_APP_TOKEN`` (or ``RBIM_APP_TOKEN_FILE``).
 
-        ``RBIM_CALLBACK_CREDENTIALS_FILE`` may name a file with more credentials (:mod:`rbim.credentials`). Each field of the
-        dialect has a variable, too, such as ``RBIM_DELIVERY_MAX_AGE``. ``options`` are the constructor's; they take
-        precedence. Raises InvalidRequest that names a missing or wrong variable.
+        ``RBIM_CALLBACK_CREDENTIALS_FILE`` may name a file with more credentials (:mod:`rbim.credentials`).
+        ``RBIM_DIALECT`` has fields of the dialect, such as ``delivery_max_age=600``. ``options`` are the constructor's; they
+        take precedence. Raises InvalidRequest that names a missing or wrong variable.
         """
         if "credentials" not in options:
             options["credentials"] = callback_credentials_from_env()
         if options.get("dialect") is None:
-            options["dialect"] = dialect_from_env()
+            from rbim.config import environment
+
+            options["dialect"] = environment().dialect
         given: dict[str, Any] = dict(options)
         return cls(sink=sink, **given)
 
@@ -231,22 +220,45 @@ class Receiver(Generic[Resource]):
 
     @asynccontextmanager
     async def _parts(self) -> AsyncGenerator[None, None]:
-        worker = self._worker() if self.router else None
+        if self.router:
+            self._make_worker()  # validates it, before anything is opened
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._ring)
-            await stack.enter_async_context(self.sink)
             if self._spool is not None:
                 await stack.enter_async_context(self._spool)
-            if worker is not None:
-                runner = WorkerThread if self._own_thread else WorkerTask
-                await stack.enter_async_context(runner(worker, around=self._around, supervision=self._worker_supervision))
+            await stack.enter_async_context(HostTask(self._storing, self._sink_supervision, self._is_away))
             yield
+
+    @asynccontextmanager
+    async def _storing(self) -> AsyncGenerator[None, None]:
+        """Enter the sink, forward what the spool holds, and run the worker."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.sink)
+            if self._spool is not None:
+                forwarding = await stack.enter_async_context(create_task_group())
+                stack.callback(forwarding.cancel_scope.cancel)
+                forwarding.start_soon(self._spool.forward)
+            if self.router:
+                self._worker = self._make_worker()
+                await stack.enter_async_context(self._worker)
+            self._intake.sink_entered = True
+            try:
+                yield
+            finally:
+                self._intake.sink_entered = False
+
+    def _is_away(self, error: BaseException) -> bool:
+        """Return whether a sink that cannot be entered is a network's, so that the spool takes deliveries meanwhile."""
+        network = isinstance(getattr(self.sink, "ready", None), bool) and self._spools
+        return network and isinstance(error, Exception) and not isinstance(error, RbimError)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         """Answer 503 from now on, let running handlers finish, and close spool and sink. Any task may leave."""
         self._intake.end()
+        if self._worker is not None:
+            self._worker.stop()  # first: what ends without this leaves its events as after a death
         running, self._running = self._running, None
         if running is not None:
             await running.__aexit__(kind, error, trace)
@@ -256,16 +268,19 @@ class Receiver(Generic[Resource]):
 
         For a load balancer, ``asgi`` answers a GET to the constructor's ``health`` path: 200, or 503 if it is not ``ok``.
         """
-        running = self._running is not None and self._supervision.running
-        worker, failure = self._worker_supervision, self._intake.failure
-        waiting, lag, reading = await read_queue(self.sink, self.clock, self._log) if running else (None, None, "")
+        parts = (self._supervision, self._sink_supervision, self._worker_supervision)
+        receiver, sink, worker = parts
+        running, failure = self._running is not None and receiver.running, self._intake.failure
+        waiting, lag, reading = None, None, ""
+        if running and sink.running:
+            waiting, lag, reading = await read_queue(self.sink, self.clock, self._log)
         return Health(
-            accepting=running and failure is None,
-            handling=worker.running and not worker.blocked if self.router else None,
+            accepting=running and failure is None and (sink.running or (self._spools and self._spool is not None)),
+            handling=worker.running if self.router else None,
             waiting=waiting,
             lag=lag,
-            restarts=self._supervision.restarts + worker.restarts,
-            error=failure or reading or self._supervision.error or worker.error,
+            restarts=sum(part.restarts for part in parts),
+            error=failure or reading or next((part.error for part in parts if part.error), ""),
         )
 
     async def overflow(self) -> int | None:
@@ -304,18 +319,63 @@ class Receiver(Generic[Resource]):
             return None
         return Spool(Path(path), self.sink, clock=self.clock, budget=budget, observers=observers)
 
-    def _worker(self) -> Worker:
+    def _make_worker(self) -> Worker:
         self.router.check()
         if not hasattr(self.sink, "backlog"):
             raise InvalidRequest(
                 f"{type(self.sink).__name__} gives out no events; handlers need an inbox, such as SqliteInbox", field="sink"
             )
-        return Worker(cast("Inbox", self.sink), self.router, **self._worker_options)
+        inbox = cast("Inbox", self.sink)
+        options = self._worker_options
+        return Worker(inbox, self.router, around=self._around, supervision=self._worker_supervision, **options)
+
+
+def _path(scope: Scope) -> str:
+    """Return the path below the one at which the application is mounted."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path
+
+
+class _ReceiverApp:
+    """The ASGI application of a receiver; it takes deliveries at every path, and a GET at the path ``health``.
+
+    Served alone, it enters and leaves the receiver on the server's lifespan events. It is an object and not a method because
+    servers look at ``__call__`` to tell ASGI 3 from ASGI 2.
+    """
+
+    def __init__(self, intake: Intake, receiver: Receiver[Any], health: str | None) -> None:
+        self._intake = intake
+        self._receiver = receiver
+        self._health = health
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope."""
+        if scope["type"] == "http":
+            if scope["method"] == "POST":
+                reply = await self._intake.take(scope["headers"], b"", receive)
+            else:
+                reply = await self._other(scope)
+            if reply is not None:
+                start, body = reply.asgi
+                await send(start)
+                await send(body)
+        elif scope["type"] == "lifespan":
+            await lifespan(receive, send, self._receiver)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+        else:
+            raise ValueError(f"an ASGI scope of the unknown type {scope['type']!r}")
+
+    async def _other(self, scope: Scope) -> Reply:
+        if self._health is None or scope["method"] not in ("GET", "HEAD") or _path(scope) != self._health:
+            return NOT_POST
+        reply = reply_of(await self._receiver.health())
+        return evolve(reply, body=b"") if scope["method"] == "HEAD" else reply
 
 
 def _check_seconds(field: str, seconds: object, *, zero: bool) -> None:
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not number or not (cast(float, seconds) > 0 or (zero and seconds == 0)):
+    if not number or not (cast("float", seconds) > 0 or (zero and seconds == 0)):
         form = "from 0 on" if zero else "above 0"
         raise InvalidRequest(f"{field}: use a number of seconds {form}, not {quoted(seconds)}", field=field)
 
@@ -343,13 +403,3 @@ def _check(sink: object, **given: object) -> None:
     for name, kind in (("policy", Policy), ("router", Router), ("backoff", Backoff)):
         if given[name] is not None:
             require(name, given[name], kind, f"{kind.__name__}(...)")
-
-
-def _callables(observers: Iterable[Callable[[Observation], object]]) -> tuple[Callable[[Observation], object], ...]:
-    form = "a list of functions of an observation"
-    require_methods("observers", observers, ("__iter__",), form)
-    listed = tuple(observers)
-    for each in listed:
-        if not callable(cast("object", each)):
-            raise InvalidRequest(f"observers: {form} is needed; {type(each).__name__} cannot be called", field="observers")
-    return listed

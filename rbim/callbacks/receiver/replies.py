@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rbim.callbacks.inbox.protocols import Counts
-    from rbim.callbacks.observers import ReceiverLog
     from rbim.clock import Clock
+    from rbim.observers import Log
 
 __all__ = [
     "ACCEPTED",
@@ -86,8 +86,7 @@ class Health:
     """The health of a receiver now; see :meth:`Receiver.health`.
 
     ``accepting``: deliveries are stored. It is False outside the ``async with`` block, while the receiver restarts, and for
-    10 seconds after a delivery was answered 503. ``handling``: the worker runs, and no handler blocks its own event loop
-    (``own_thread=True``) for long; None without handlers. ``waiting``: events
+    10 seconds after a delivery was answered 503. ``handling``: the worker runs; None without handlers. ``waiting``: events
     that wait for a handler, ``lag``: seconds since the oldest of them was received; both None if the sink does not count
     them, or not within a second. ``restarts``: of the worker and of the receiver, after they ended by themselves.
     ``error``: the last error that concerned all events, as one line ("" without one); it may be over.
@@ -113,7 +112,7 @@ class _Counting(Protocol):
     async def lag(self) -> float: ...
 
 
-async def read_queue(sink: object, clock: Clock, log: ReceiverLog) -> tuple[int | None, float | None, str]:
+async def read_queue(sink: object, clock: Clock, log: Log) -> tuple[int | None, float | None, str]:
     """Return the number of events that wait in a sink, the age of the oldest in seconds, and the error of reading them."""
     if not isinstance(sink, _Counting):
         return None, None, ""

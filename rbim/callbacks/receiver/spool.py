@@ -1,27 +1,26 @@
-"""The spool: a local overflow file for deliveries that the sink did not store in time, forwarded to it later."""
+"""The spool: a queue in a local file for deliveries that the sink did not store in time. They are forwarded later."""
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from contextlib import AsyncExitStack, suppress
+from collections import defaultdict
+from contextlib import AsyncExitStack, nullcontext
+from datetime import UTC, datetime
 from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
-from anyio.lowlevel import checkpoint
 
 from rbim.callbacks.delivery import delivery_of
-from rbim.callbacks.inbox.protocols import LeaseLost, OtherContent
-from rbim.callbacks.inbox.sqlite import WEEK, SqliteInbox
-from rbim.callbacks.inbox.tables import SPOOL
+from rbim.callbacks.inbox.protocols import OtherContent
 from rbim.callbacks.observers import Observers, Quarantined
 from rbim.callbacks.worker.attempt import ForeignCode, failure_of
 from rbim.callbacks.worker.backoff import Backoff
-from rbim.callbacks.worker.conversation import FIRST_PAUSE, LONGEST_PAUSE
-from rbim.callbacks.worker.shared_run import GRACE
-from rbim.storage.group_commit import Chain
+from rbim.errors import InvalidRequest
+from rbim.storage.group_commit import Chain, GroupCommit, open_group_commit
+from rbim.storage.in_place import InPlace
+from rbim.storage.sqlite import Database, FileKind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -29,304 +28,285 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from anyio.abc import TaskGroup
-
     from rbim.callbacks.delivery import Delivery
-    from rbim.callbacks.inbox.protocols import Backlog, Claim, Sink
+    from rbim.callbacks.inbox.protocols import Sink
     from rbim.clock import Clock
 
 __all__ = ["Spool"]
 
-FOREVER = Backoff(attempts=sys.maxsize, crashes=sys.maxsize, first=0.5, factor=2.0, most=5.0)
-MOST_CONVERSATIONS = 10_000  # that are tracked one by one
-POLL = 0.25  # seconds of real time between two reads of the file's conversations
-TOGETHER = 256  # deliveries that are claimed in one transaction
-AT_HAND = 2 * TOGETHER  # deliveries in memory, at most
-IN_A_ROW = 8  # times that a conversation is offered before others go first
-LONGEST_TURN = 10.0  # seconds after which a turn offers no further delivery: a third of its lease
+# Theory of operation: a delivery in the file, which is one queue in the order of ``number``.
+#
+#   waiting   `refused` is NULL. The sink has not stored it yet.
+#   refused   The sink raised InvalidRequest for it: it will never store it. It is kept for people, and offered once more
+#             when the file is opened again.
+#   (absent)  The sink has stored it, and the file has forgotten it.
+#
+# While anything waits, ``holds`` is True and the receiver puts every delivery here. forward() takes deliveries from the
+# front, BATCH at a time, and offers them to the sink: all at once to a sink with chains (one chain for each conversation),
+# one after the other in each conversation to another sink. Those that it has stored are deleted in one transaction.
+#
+# A conversation of which a delivery was not stored has failed: its later ones are passed over until forward() begins again
+# at the front, after a pause that grows (PAUSES). So it holds up no other conversation. After MISSES batches in a row of
+# which the sink stored nothing, the sink is down: then each further batch waits for the pause.
+#
+# What must always hold:
+# - A delivery is deleted only after the sink has stored it: none is dropped.
+# - Deliveries of a conversation are offered in order; none before those in front of it are stored or refused.
+# - If two processes forward from one file, both do so in order from the front, and the sink recognises keys.
+# - BATCH deliveries are in memory at most, however many wait.
 
-T = TypeVar("T")
+SCHEMA = (
+    """CREATE TABLE delivery (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        conversation TEXT NOT NULL,
+        app_id TEXT NOT NULL,
+        received REAL NOT NULL,
+        refused TEXT,
+        body BLOB NOT NULL
+    )""",
+    "CREATE INDEX delivery_waiting ON delivery (conversation) WHERE refused IS NULL",
+)
+# versions 1 and 2 were the tables of an inbox
+SPOOL = FileKind(name="a spool", mark=b"rbsp", schema=((), (), SCHEMA), oldest=3, secure_delete=True)
+
+INSERT = "INSERT INTO delivery (conversation, app_id, received, body) VALUES (?, ?, ?, ?)"
+NEXT = """SELECT number, conversation, app_id, received, body FROM delivery
+    WHERE number > ? AND refused IS NULL ORDER BY number LIMIT ?"""
+COUNT = "SELECT count(*) FROM delivery WHERE refused IS NULL"
+ANY = "SELECT 1 FROM delivery WHERE refused IS NULL LIMIT 1"
+DELETE = "DELETE FROM delivery WHERE number = ?"
+REFUSE = "UPDATE delivery SET refused = ? WHERE number = ?"
+OFFER_AGAIN = "UPDATE delivery SET refused = NULL WHERE refused IS NOT NULL"
+
+BATCH = 256
+MISSES = 3
+PAUSES = Backoff(attempts=sys.maxsize, first=0.5, factor=2.0, most=5.0)
+POLL = 0.25  # seconds of real time until deliveries that another process has put into the file are seen
 
 
-class _SpoolInbox(SqliteInbox):
-    """An inbox file with another mark, so that no other code opens it as an inbox."""
+class _Row(NamedTuple):
+    number: int
+    conversation: str
+    app_id: str
+    received: float
+    body: bytes
 
-    kind = SPOOL
+    def delivery(self) -> Delivery:
+        return delivery_of(self.body, app_id=self.app_id, received=datetime.fromtimestamp(self.received, UTC))
+
+
+class _File:
+    """The file, for a group commit; its methods run in threads."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._database = Database(path, SPOOL, clock=lambda: clock.now().timestamp())
+        self._in_place = InPlace(path, "the spool")
+
+    def open(self) -> None:
+        self._database.open()
+        self._in_place.forget()
+        self._database.commit([partial(self._database.execute, OFFER_AGAIN)])
+
+    def close(self) -> None:
+        self._database.close()
+
+    def commit(self, commands: Sequence[Callable[[], Any]], *, hurried: Callable[[], bool] = bool) -> list[Any]:
+        """Raises FileNotFoundError if the file was deleted or moved: what it would store could not be found again."""
+        self._in_place.require()
+        return self._database.commit(commands, hurried=hurried)
+
+    def count(self) -> int:
+        ((count,),) = self._database.execute(COUNT).fetchall()
+        return int(count)
+
+    def any(self) -> bool:
+        return self._database.execute(ANY).fetchone() is not None
+
+    def insert(self, delivery: Delivery) -> None:
+        values = (delivery.conversation, delivery.app_id, delivery.received.timestamp(), delivery.body)
+        self._database.execute(INSERT, values)
+
+    def settle(self, stored: Sequence[int], refused: Sequence[tuple[str, int]], after: int) -> list[_Row]:
+        """Forget deliveries that are stored, mark those that are refused, and return the next ones after a number."""
+        self._database.executemany(DELETE, [(number,) for number in stored])
+        self._database.executemany(REFUSE, refused)
+        return [_Row(*row) for row in self._database.execute(NEXT, (after, BATCH))]
 
 
 class Spool:
-    """Keeps deliveries in its own file until ``sink`` has stored them, in order within a conversation.
+    """Keeps deliveries in its own file until :meth:`forward` has given them to ``sink``, in order.
 
-    It never drops a delivery. If the sink was only slow and has the delivery already, it recognises the key. While a
-    conversation has deliveries here, :meth:`holds` returns True, and later ones must come here too. Deliveries that other
-    processes add to the same file are seen within 0.25 seconds. ``budget`` is the sink's limit for one try, in seconds.
-    ``observers`` get a delivery that the sink puts in quarantine for its other content.
+    Enter it to open the file. ``holds`` is True while deliveries wait here: then all others have to come here, too. If the
+    sink was only slow and has a delivery already, it recognises the key. ``budget`` is the sink's limit for a batch, in
+    seconds. ``observers`` get what the sink refuses for good (it is kept in the file) and what it puts in quarantine.
     """
 
     def __init__(self, path: Path, sink: Sink, *, clock: Clock, budget: float, observers: Observers | None = None) -> None:
-        # forwarded deliveries are known to the sink: keep them no longer than the sink does
-        self._inbox = _SpoolInbox(path, retention=min(sink.retention or WEEK, WEEK), clock=clock)
+        self.holds = False
+        self._path = path
+        self._file = _File(path, clock)
         self._sink = sink
+        self._accept: Callable[..., Awaitable[bool | OtherContent]] = sink.accept
+        self._chained = "chain" in signature(sink.accept).parameters
         self._clock = clock
         self._budget = budget
         self._observers = observers or Observers()
-        self._held: set[str] = set()
-        self._all_held = False  # too many conversations to track each
-        self._writing: Counter[str] = Counter()
-        self._entering: dict[str, dict[int, anyio.Event]] = {}
-        self._changes = 0
         self._entered = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._inbox)
-            await self._refresh()
-            backlog = await stack.enter_async_context(self._inbox.backlog())
-            drain = _Drain(backlog, self._sink, clock=self._clock, budget=self._budget, observers=self._observers)
-            tasks = await stack.enter_async_context(anyio.create_task_group())
-            stack.callback(tasks.cancel_scope.cancel)
-            tasks.start_soon(self._keep_refreshing)
-            tasks.start_soon(drain.run)
-            self._entered = stack.pop_all()
+        self._news = anyio.Event()
+        self._puts = 0
+        self._commits: GroupCommit = await self._entered.enter_async_context(open_group_commit(self._file))
+        self.holds = await self._commits.read(self._file.any)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        await self._entered.__aexit__(None, None, None)  # a task group would wrap the error
+        await self._entered.__aexit__(kind, error, trace)
 
     async def waiting(self) -> int:
         """Return the number of deliveries that wait here."""
-        return (await self._inbox.counts()).waiting
+        return await self._commits.query(self._file.count)
 
-    def holds(self, conversation: str) -> bool:
-        """Whether deliveries of the conversation wait here."""
-        return self._all_held or conversation in self._held or conversation in self._writing
+    def put(self, delivery: Delivery) -> Callable[[], Awaitable[None]]:
+        """Queue a delivery behind those that were put before; return a function that waits until it is durable."""
+        stored = self._commits.begin(partial(self._file.insert, delivery))
+        self.holds = True
+        self._puts += 1
+        self._news.set()
+        return stored
 
-    async def accept(self, delivery: Delivery, order: int) -> None:
-        """Return once the delivery is durable.
-
-        Deliveries of one conversation that come at the same moment are stored by their ``order``: trio resumes tasks whose
-        time is over together in any order.
-        """
-        conversation = delivery.conversation
-        self._writing[conversation] += 1
-        try:
-            await self._in_turn(conversation, order)
-            await self._inbox.accept(delivery._replace(problem=None))  # the sink determines the problem again
-        finally:
-            self._changes += 1
-            self._held.add(conversation)
-            self._writing[conversation] -= 1
-            if not self._writing[conversation]:
-                del self._writing[conversation]
-
-    async def _in_turn(self, conversation: str, order: int) -> None:
-        """Wait until those with a lower order that came at the same moment have gone."""
-        entering = self._entering.setdefault(conversation, {})
-        turn = entering[order] = anyio.Event()
-        try:
-            await checkpoint()
-            if order != min(entering):
-                await turn.wait()
-        finally:
-            del entering[order]
-            if entering:
-                entering[min(entering)].set()
-            else:
-                del self._entering[conversation]
-
-    async def _refresh(self) -> None:
-        changes = self._changes
-        found = await self._inbox.conversations(MOST_CONVERSATIONS + 1)
-        self._all_held = len(found) > MOST_CONVERSATIONS
-        self._held = found if changes == self._changes else found | self._held
-
-    async def _keep_refreshing(self) -> None:
-        """Keep the set of held conversations current."""
+    async def forward(self) -> None:  # noqa: C901, PLR0912, PLR0915  # one loop, in order
+        """Forward deliveries to the sink, which is entered, until cancelled."""
+        at, failures, misses = 0, 0, 0
+        failed: set[str] = set()  # conversations, since this began at the front
+        again = 0.0  # when it begins there again
+        stored: list[int] = []
+        refused: list[tuple[str, int]] = []
         while True:
-            await anyio.sleep(POLL)
+            if failed and self._clock.monotonic() >= again:
+                at, failed = 0, set[str]()
+            puts, self._news = self._puts, anyio.Event()
             try:
-                await self._refresh()
-            except Exception:  # until the next read succeeds, the last known conversations count as held
-                self._observers.log.warning("the spool cannot be read; next try in %g s", POLL, exc_info=True)
+                rows: list[_Row] = []
+                waits = await self._commits.read(self._file.any)
+                self.holds |= waits
+                if waits and getattr(self._sink, "ready", True) is False:
+                    await anyio.sleep(POLL)
+                    continue
+                if waits or stored or refused:
+                    rows = await self._commits.run(partial(self._file.settle, stored, refused, at))
+                    stored, refused = [], []
+                    waits = await self._commits.read(self._file.any)
+                if self.holds and not (rows or waits):  # a command runs after what was put before; a read need not
+                    waits = await self._commits.run(self._file.any)
+            except Exception:
+                failures += 1
+                pause = PAUSES.pause(failures) or PAUSES.most
+                self._observers.log.exception("the spool cannot be used; next try in %.2g s", pause)
+                await self._clock.sleep(pause)
+                continue
+            if not rows:
+                if not waits:
+                    at, failures, failed = 0, 0, set[str]()
+                    self.holds = self._puts != puts
+                elif not failed:  # another process has put it there meanwhile
+                    at = 0
+                    continue
+                until_again = max(0.0, again - self._clock.monotonic())
+                with self._clock.scope(until_again) if failed else nullcontext(), anyio.move_on_after(POLL):
+                    await self._news.wait()
+                continue
+            at = rows[-1].number
+            offered = [row for row in rows if row.conversation not in failed]
+            stored, first_unstored = await self._offer(offered)
+            new: list[tuple[_Row, BaseException]] = []  # failures
+            for row, error in first_unstored:
+                if error is None:  # the time was over before its turn
+                    at = min(at, row.number - 1)
+                elif isinstance(error, InvalidRequest):
+                    at = min(at, row.number)
+                    refused.append((self._refuse(row, error), row.number))
+                else:
+                    if not failed:
+                        failures += 1
+                        again = self._clock.monotonic() + (PAUSES.pause(failures) or PAUSES.most)
+                    failed.add(row.conversation)
+                    new.append((row, error))
+            if new:
+                self._report(*new[0], conversations=len(new))
+            misses = misses + 1 if offered and not stored and not refused else 0
+            if misses >= MISSES:
+                pause = PAUSES.pause(misses) or PAUSES.most
+                await self._clock.sleep(pause)
+                again = self._clock.monotonic() + pause
 
+    async def _offer(  # noqa: C901  # with the functions of its tasks
+        self, rows: Sequence[_Row]
+    ) -> tuple[list[int], list[tuple[_Row, BaseException | None]]]:
+        """Offer deliveries to the sink: return the numbers of those that it stored, and the first others, with their errors.
 
-# Theory of operation: a conversation in the spool's file, while the drain runs.
-#
-#   waiting   Deliveries of it wait, and no turn has its lease.
-#   offered   A turn has the lease, and offers its oldest deliveries to the sink: all at once, as one chain, to a sink with
-#             chains; one after the other to another sink. After a failure it offers the first one alone.
-#   settling  The sink has stored the first of them, or all; the file learns it, in one transaction.
-#   pausing   The sink did not store one: the conversation waits, longer after each failure.
-#   (absent)  No delivery of it waits.
-#
-# waiting -> offered     claimed, with those of other conversations, TOGETHER at most
-# offered -> settling    the sink stored at least the first
-# offered -> pausing     it did not
-# settling -> offered    all that were offered are stored, and others wait: they are next, under the same lease
-# settling -> waiting    the same after IN_A_ROW times: other conversations go first
-# settling -> pausing    one was not stored
-# settling -> absent     none is left
-# offered -> waiting     the spool is left: the lease is given back
-#
-# What must always hold:
-# - A delivery is settled only after the sink has stored it, and after those before it are settled: none is dropped.
-# - One turn offers in order, and the sink stores none before those in front of it. Two turns of one conversation at a time,
-#   after a lease that expired, do no harm: each begins with the oldest that is not settled, and the sink recognises keys.
-# - AT_HAND deliveries are in memory at most, however many the file has.
-
-
-class _Drain:
-    """Forwards the deliveries in a spool's file to the sink, several conversations at once, each in order."""
-
-    def __init__(self, backlog: Backlog, sink: Sink, *, clock: Clock, budget: float, observers: Observers) -> None:
-        self._backlog = backlog
-        self._accept: Callable[..., Awaitable[bool | OtherContent]] = sink.accept
-        self._chained = "chain" in signature(sink.accept).parameters
-        self._clock = clock
-        self._budget = budget
-        self._observers = observers
-        self._log = observers.log
-        self._at_hand = 0
-        self._turn_ended = anyio.Event()
-
-    async def run(self) -> None:
-        """Forward deliveries until cancelled."""
-        pause = FIRST_PAUSE
-        async with anyio.create_task_group() as turns:
-            while True:
-                try:
-                    await self._claim(turns)
-                    pause = FIRST_PAUSE
-                except Exception:
-                    self._log.exception("no deliveries could be read from the spool; next try in %g s", pause)
-                    await self._clock.sleep(pause)
-                    pause = min(2 * pause, LONGEST_PAUSE)
-
-    async def _claim(self, turns: TaskGroup) -> None:
-        """Begin turns of conversations that are ready; unless all are begun, wait until more may be."""
-        while self._at_hand > AT_HAND - TOGETHER:
-            self._turn_ended = anyio.Event()
-            await self._turn_ended.wait()
-        conversations: dict[str, list[Claim]] = {}
-        claims = await self._backlog.claim(TOGETHER)
-        self._at_hand += len(claims)
-        for claim in claims:
-            conversations.setdefault(claim.conversation, []).append(claim)
-        for of_one in conversations.values():
-            turns.start_soon(self._turn, of_one)
-        if len(claims) < TOGETHER:
-            await self._backlog.wait()
-
-    async def _turn(self, claims: Sequence[Claim]) -> None:
-        """Offer the claimed deliveries of one conversation, then the next ones; settle those that are stored."""
-        try:
-            for left in reversed(range(IN_A_ROW)):
-                stored, error = await self._offer(claims)
-                more = 1 if error is not None else len(claims) if left else 0
-                following: Sequence[Claim] = claims
-                if stored:
-                    following = await self._record(partial(self._backlog.done, claims[:stored], more=more))
-                if error is not None:
-                    await self._pause(claims[stored], error)
-                    break
-                if not following:
-                    break
-                self._at_hand += len(following) - len(claims)
-                claims = following
-        except LeaseLost:
-            pass  # another turn, or another process, forwards them
-        except Exception:
-            self._log.exception("deliveries in the spool could not be forwarded; next try when their lease has expired")
-        except BaseException:
-            with anyio.CancelScope(shield=True), self._clock.scope(GRACE), suppress(Exception):
-                await self._backlog.release(claims[0])
-            raise
-        finally:
-            self._at_hand -= len(claims)
-            self._turn_ended.set()
-
-    async def _pause(self, claim: Claim, error: BaseException) -> None:
-        pause = FOREVER.pause(claim.attempt) or FOREVER.most
-        failure = failure_of(error)
-        await self._record(lambda: self._backlog.retry(claim, error=failure.trace, pause=pause))
-        text = "event %s stays in the spool, and is offered to the sink again in %.2g s: %s"
-        extra = {"rbim_key": claim.key}
-        self._log.warning(text, claim.key, pause, failure.line, exc_info=failure.shown, extra=extra)
-
-    async def _offer(self, claims: Sequence[Claim]) -> tuple[int, BaseException | None]:
-        """Offer deliveries to the sink; return how many of the first ones it has stored, and why it has not the next."""
-        if not self._chained:
-            return await self._offer_one_by_one(claims, self._accept)
-        if len(claims) == 1 or claims[0].attempt > 1:
-            return await self._offer_one_by_one(claims[:1], partial(self._accept, chain=Chain()))
-        return await self._offer_at_once(claims)
-
-    async def _offer_at_once(self, claims: Sequence[Claim]) -> tuple[int, BaseException | None]:
-        chain, following = Chain(), iter(range(len(claims)))
+        These are, of each conversation, the first delivery that was not stored; None is for one whose turn did not come.
+        """
+        conversations: dict[str, list[_Row]] = defaultdict(list)
+        for row in rows:
+            conversations[row.conversation].append(row)
         stored: set[int] = set()
         errors: dict[int, BaseException] = {}
 
-        async def offer_next() -> None:
-            number = next(following)  # in order, whichever task begins first
+        async def offer(row: _Row, **chain: Chain) -> bool:
             code = ForeignCode()
             try:
-                self._stored(await self._accept(_delivery(claims[number]), chain=chain))
-                stored.add(number)
+                result = await self._accept(row.delivery(), **chain)
             except BaseException as error:
                 if not code.failed(error):
                     raise
-                chain.fail(error)
-                errors[number] = error
+                errors[row.number] = error
+                for each in chain.values():
+                    each.fail(error)
+                return False
+            stored.add(row.number)
+            if isinstance(result, OtherContent):
+                self._observers.notify(Quarantined, key=result.key, problem=result.problem, other_content=True)
+            return True
+
+        following = iter(rows)
+        chains = {conversation: Chain() for conversation in conversations}
+
+        async def offer_next() -> None:  # in order, whichever task begins first
+            row = next(following)
+            await offer(row, chain=chains[row.conversation])
+
+        async def offer_in_turn(of_one: Sequence[_Row]) -> None:
+            for row in of_one:
+                if not await offer(row):
+                    return
 
         with self._clock.scope(self._budget):
             async with anyio.create_task_group() as tasks:
-                for _ in claims:
-                    tasks.start_soon(offer_next)
-        first = next((number for number in range(len(claims)) if number not in stored), None)
-        return (len(claims), None) if first is None else (first, errors.get(first) or self._too_slow())
+                if self._chained:
+                    for _ in rows:
+                        tasks.start_soon(offer_next)
+                else:
+                    for of_one in conversations.values():
+                        tasks.start_soon(offer_in_turn, of_one)
+        too_slow = TimeoutError(f"the sink took longer than {self._budget:g} s")
+        unstored: list[tuple[_Row, BaseException | None]] = []
+        for of_one in conversations.values():
+            first = next((row for row in of_one if row.number not in stored), None)
+            if first is not None:
+                unstored.append((first, errors.get(first.number, None if of_one[0].number in stored else too_slow)))
+        return [*stored], unstored
 
-    async def _offer_one_by_one(
-        self, claims: Sequence[Claim], accept: Callable[[Delivery], Awaitable[object]]
-    ) -> tuple[int, BaseException | None]:
-        until = self._clock.monotonic() + LONGEST_TURN
-        for number, claim in enumerate(claims):
-            if number and self._clock.monotonic() >= until:
-                return number, None
-            code = ForeignCode()
-            try:
-                with self._clock.scope(self._budget) as scope:
-                    self._stored(await accept(_delivery(claim)))
-            except BaseException as error:
-                if not code.failed(error):
-                    raise
-                return number, error
-            if scope.cancelled_caught:
-                return number, self._too_slow()
-        return len(claims), None
+    def _refuse(self, row: _Row, error: InvalidRequest) -> str:
+        """Report that the sink will never store a delivery; return why."""
+        problem = f"the sink refuses it: {error}; it stays in {self._path}, and is offered again after a restart"
+        self._observers.notify(Quarantined, key=row.delivery().key, problem=problem)
+        return str(error)
 
-    def _stored(self, result: object) -> None:
-        if isinstance(result, OtherContent):
-            receiver, key, problem = self._observers.receiver, result.key, result.problem
-            self._observers.notify(Quarantined(receiver=receiver, key=key, problem=problem, other_content=True))
-
-    def _too_slow(self) -> TimeoutError:
-        return TimeoutError(f"the sink took longer than {self._budget:g} s")
-
-    async def _record(self, record: Callable[[], Awaitable[T]]) -> T:
-        """Record a result in the file, with retries until that succeeds. Raises LeaseLost."""
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                return await record()
-            except LeaseLost:
-                raise
-            except Exception:
-                self._log.exception("what the sink stored could not be recorded in the spool; next try in %g s", pause)
-            await self._clock.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
-
-
-def _delivery(claim: Claim) -> Delivery:
-    return delivery_of(claim.body, app_id=claim.app_id, received=claim.received)
+    def _report(self, row: _Row, error: BaseException, *, conversations: int) -> None:
+        key, failure = row.delivery().key, failure_of(error)
+        others = f" and those of {conversations - 1} more conversations" if conversations > 1 else ""
+        text = "event %s%s stays in the spool, and is offered to the sink again: %s"
+        self._observers.log.warning(text, key, others, failure.line, extra={"rbim_key": key})

@@ -91,18 +91,19 @@ class ReceiverWsgi:
     def start(self) -> None:
         """Start the receiver, unless it runs; then handlers run before the first request. Raises what prevents it.
 
-        Call it in the process that serves, not before a server forks: RuntimeError in a fork of a started receiver.
+        Call it in the process that serves, not before a server forks: in a fork of a started receiver, this and each request
+        raise RuntimeError.
         """
         with self._lock:
             if self._thread is not None:
-                if self._pid != os.getpid():
-                    raise RuntimeError("the receiver was started before a fork: start it in the process that serves")
+                self._require_own_process()
                 return
             begun: Future[BlockingPortal] = Future()
             thread = Thread(target=anyio.run, args=(self._run, begun), name="rbim-wsgi")
             thread.start()
+            self._pid = os.getpid()
             self._portal = begun.result()
-            self._thread, self._pid = thread, os.getpid()
+            self._thread = thread
             Thread(target=self._stop_at_the_end, name="rbim-wsgi-end", daemon=True).start()
 
     def stop(self) -> None:
@@ -133,10 +134,18 @@ class ReceiverWsgi:
         if self._portal is None:
             self.start()
         assert self._portal is not None  # noqa: S101  # started
+        self._require_own_process()
         try:
             return self._portal.call(function, *args)
         except (RuntimeError, CancelledError):  # the portal is closed
             return None
+
+    def _require_own_process(self) -> None:
+        if self._pid != os.getpid():
+            raise RuntimeError(
+                "the receiver was started before the server forked, and its thread is not in this process: call"
+                " receiver.wsgi.start() in each worker (gunicorn: in post_fork), or leave it out, also with --preload"
+            )
 
     def _body(self, environ: WSGIEnvironment) -> bytes | None:
         """Return the body, up to one byte more than the limit; None if it does not arrive whole."""

@@ -9,6 +9,8 @@ import traceback
 from functools import partial
 from math import inf
 from threading import current_thread, main_thread
+from time import monotonic
+from types import coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 from anyio import (
@@ -27,9 +29,8 @@ from rbim._support.task_errors import is_being_cancelled
 from rbim._support.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Generator
 
-    from rbim.callbacks.worker.loop_guard import LoopGuard
     from rbim.callbacks.worker.router import HandlerCall
     from rbim.clock import Clock
 
@@ -48,12 +49,13 @@ __all__ = [
 
 MOST_OF_TRACE = 20_000  # characters of a traceback that are kept, half of them from each end
 MOST_OF_LINE = 300
+BLOCKED = 0.5  # seconds for which a step of an async handler may hold the event loop without a report
+CANCELLED_TURNS = 5  # turns of the loop in which a cancellation of all tasks has reached the worker
 
 # asyncio's words for a future or a lock of another loop, and asyncpg's for a connection that two loops use
 _FOREIGN_LOOP = re.compile("different (event )?loop|loop other than the current|another operation is in progress")
 FOREIGN_LOOP = (
-    "rbim: a pool or client works in the event loop that made it only. With Receiver(own_thread=True) handlers have another"
-    " one: make it in around=, or leave own_thread out"
+    "rbim: a pool or client works in the event loop that made it only: make it where the receiver is entered, or in around="
 )
 
 
@@ -197,10 +199,6 @@ def outcome(function: Callable[[], Any]) -> tuple[Any, GeneratorExit | None]:
         return None, error
 
 
-def _guarded(run: Callable[[], Awaitable[object]], call: HandlerCall, guard: LoopGuard | None) -> Awaitable[object]:
-    return run() if guard is None else guard.steps_of(run, call.handler)
-
-
 async def perform(  # noqa: PLR0913  # each by keyword
     call: HandlerCall,
     *,
@@ -208,13 +206,15 @@ async def perform(  # noqa: PLR0913  # each by keyword
     timeout: float,  # noqa: ASYNC109  # by the clock
     threads: Threads,
     hung: Callable[[], object],
-    guard: LoopGuard | None = None,
+    blocked: Callable[[float], object],
+    cancelled: Callable[[], object] = bool,
 ) -> HandlerFailure | None:
     """Call a handler and return its failure, or None. Raises only errors that also end the worker, ThreadAbandoned, and
     NoThread.
 
-    A coroutine has ``timeout`` seconds by the clock; ``guard`` watches its steps. A plain function runs in a thread and
-    cannot be stopped: after ``timeout`` seconds ``hung`` is called once. It is waited for until the threads are abandoned.
+    A coroutine has ``timeout`` seconds by the clock; ``blocked`` is called after each of its steps that held the event loop
+    for too long, with the seconds. A plain function runs in a thread and cannot be stopped: after ``timeout`` seconds
+    ``hung`` is called once. It is waited for until the threads are abandoned.
     """
     code = ForeignCode()
     run = partial(call.run, partial(threads.run, timeout=timeout, hung=hung))
@@ -222,9 +222,9 @@ async def perform(  # noqa: PLR0913  # each by keyword
         if call.blocking:
             result = await run()
             if inspect.isawaitable(result):  # a decorator hid the async function
-                await _in_time(_guarded(lambda: result, call, guard), clock, timeout)
+                await _in_time(_timed(lambda: result, blocked), clock, timeout)
         else:
-            await _in_time(_guarded(run, call, guard), clock, timeout)
+            await _in_time(_timed(run, blocked), clock, timeout)
         if code.cancelled_itself:
             await checkpoint()  # the cancellation is delivered here
     except (ThreadAbandoned, NoThread):
@@ -232,8 +232,35 @@ async def perform(  # noqa: PLR0913  # each by keyword
     except BaseException as error:  # sys.exit() in a handler is that handler's failure and ends no other
         if not code.failed(error):
             raise
+        if isinstance(error, get_cancelled_exc_class()):
+            cancelled()
+            for _ in range(CANCELLED_TURNS):  # was the worker cancelled, too? Then this is its end
+                await checkpoint()
         return failure_of(error)
     return None
+
+
+@coroutine
+def _timed(run: Callable[[], Awaitable[Any]], blocked: Callable[[float], object]) -> Generator[Any, Any, Any]:
+    """Await what ``run`` returns, with a look at how long each step takes: nothing else runs in the loop meanwhile."""
+    began = monotonic()
+    steps = run().__await__()
+    value: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            wait = steps.send(value) if error is None else steps.throw(error)
+        except StopIteration as done:
+            return done.value
+        finally:
+            if (took := monotonic() - began) > BLOCKED:
+                blocked(took)
+        value = error = None
+        try:
+            value = yield wait
+        except BaseException as raised:  # for the handler
+            error = raised
+        began = monotonic()
 
 
 def _has_no_error(error: BaseException) -> bool:

@@ -35,8 +35,8 @@ class Backoff:
     after attempt n is ``first * factor**(n-1)`` seconds, at most ``most`` (defaults: 1, 4 and 300), times a random factor
     between 0.5 and 1 (uniform). The event's conversation pauses meanwhile: with the defaults, about 15 minutes in all.
 
-    An event whose process dies while it is handled has not failed: it is handled again with nothing beside it. After
-    ``crashes`` deaths of a process that handled nothing else (default: 3) it becomes a dead letter.
+    An event whose process or worker dies while it is handled has not failed: it is handled again with nothing beside it.
+    After ``crashes`` deaths while nothing else was handled (default: 3) it becomes a dead letter.
     """
 
     attempts: int = field(default=8, validator=at_least_one)
@@ -66,14 +66,12 @@ MOST_OF_LINE = 300
 class Supervision:
     """The record of one part: whether it is ``running``, the number of ``restarts``, the last ``error`` ("" without one).
 
-    ``blocked``: it runs, but a handler does not let its event loop go on.
-    ``part``: "worker" (with ``around``) or "receiver" (all of it).
+    ``part``: "worker" (with ``around``), "sink" (with the worker) or "receiver" (all of it).
     """
 
-    def __init__(self, part: Literal["worker", "receiver"], observers: Observers, clock: Clock) -> None:
-        self.part: Literal["worker", "receiver"] = part
+    def __init__(self, part: Literal["worker", "sink", "receiver"], observers: Observers, clock: Clock) -> None:
+        self.part: Literal["worker", "sink", "receiver"] = part
         self.running = False
-        self.blocked = False
         self.restarts = 0
         self.error = ""
         self._observers = observers
@@ -88,8 +86,7 @@ class Supervision:
         if self._ended:
             self._ended = False
             self.restarts += 1
-            receiver = self._observers.receiver
-            self._observers.notify(PartRestarted(receiver=receiver, part=self.part, restarts=self.restarts))
+            self._observers.notify(PartRestarted, part=self.part, restarts=self.restarts)
 
     def ended(self, error: BaseException) -> float:
         """Record and report that the part ended by itself; return the seconds to wait before it is started again."""
@@ -99,6 +96,5 @@ class Supervision:
         self.running, self._ended = False, True
         self.error = one_line("".join(traceback.format_exception_only(error)), MOST_OF_LINE)
         pause = RESTARTS.pause(self._failures) or RESTARTS.most
-        ended = PartEnded(receiver=self._observers.receiver, part=self.part, error=self.error, pause=pause)
-        self._observers.notify(ended, error)
+        self._observers.notify(PartEnded, part=self.part, error=self.error, pause=pause, exception=error)
         return pause

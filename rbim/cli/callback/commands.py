@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from rbim._support.json_values import json_values
 from rbim.cli.callback.filters import kind_of, moment_ago, moment_of
 from rbim.cli.callback.inboxes import Unusable, with_archive
 from rbim.cli.confirm import Yes, confirmed
@@ -35,7 +36,7 @@ a JSON file with more credentials, `[{"app_id": "...", "app_token": "..."}]`, fo
 during a token rotation.
 
 To try it on this machine, run `rbim callback serve --inbox events.db --print` in one terminal, and in another, with the
-same environment, `rbim callback send TEXT --to 1002 --sender 1001 --text hello`.
+same environment, `rbim callback send "hello"`.
 """
 
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
@@ -61,7 +62,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     print_events: Annotated[bool, Parameter(name="--print", negative=(), show_default=False)] = False,
     certfile: Path | None = None,
     keyfile: Path | None = None,
-    connections: Annotated[Count | None, Parameter(show_default=False)] = None,
+    connections: Count = 10_000,
     forward_to: str | None = None,
     health: str | None = None,
     spool: Annotated[Path | None, Parameter(show_default=False)] = None,
@@ -96,8 +97,8 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     keyfile
         The private key of the certificate, if CERTFILE does not contain it.
     connections
-        The maximum number of open connections (default: 10000, or as many as the limit of open files allows). Above it,
-        those that have sent nothing for a while give way first.
+        The maximum number of open connections, if the limit of open files allows as many. While there are more, each request
+        is answered with 503.
     forward_to
         Handle each event by posting it to this URL, with the body and the signature headers of the platform, in the order
         of its conversation. Any answer but 200 is a failure: it is tried again, 8 times in about 15 minutes, and is then a
@@ -198,12 +199,12 @@ def work(  # noqa: PLR0913  # flags, each with a default
 
 @callback.command(sort_key=2)
 def send(  # noqa: PLR0913  # flags, each with a default
-    msg_type: str = "TEXT",
-    *,
-    to: str | None = None,
-    sender: str | None = None,
-    member: Several = (),
     text: str | None = None,
+    *,
+    to: str = "1002",
+    sender: str = "1001",
+    member: Several = (),
+    msg_type: Annotated[str, Parameter(name="--type")] = "TEXT",
     conv_type: Conversation | None = None,
     msg_id: str | None = None,
     timestamp: str | None = None,
@@ -221,18 +222,18 @@ def send(  # noqa: PLR0913  # flags, each with a default
 
     Parameters
     ----------
-    msg_type
-        The type of the message or change: TEXT, PICTURE, ... or TEAM_JOIN, TEAM_KICK, ...
+    text
+        The text of the message.
     to
         The recipient: an account, or the group.
     sender
         The account that sent the message, or changed the group.
     member
         Accounts in the group, or the accounts that the change concerns.
-    text
-        The text of the message.
+    msg_type
+        The type of the message or change: TEXT, PICTURE, ... or TEAM_JOIN, TEAM_KICK, ...
     conv_type
-        The type of the conversation (default: NOTIFY_TEAM if MSG-TYPE begins with TEAM_, else TEAM with a --member, else
+        The type of the conversation (default: NOTIFY_TEAM if --type begins with TEAM_, else TEAM with a --member, else
         PERSON).
     msg_id
         The id of the message (default: a new one for each). The same id with anything else in the message is no resend: a
@@ -391,13 +392,7 @@ def status(inbox: FileName, *, as_json: Json = False) -> int:
 
     async def read(archive: Archive) -> tuple[dict[str, float], dict[str, int]]:
         counts = await archive.counts()
-        found = {
-            "waiting": counts.waiting,
-            "lag": round(await archive.lag(), 3),
-            "done": counts.done,
-            "dead": counts.dead,
-            "quarantined": counts.quarantined,
-        }
+        found = json_values(counts) | {"lag": round(await archive.lag(), 3)}
         return found, await archive.replayable(dead_only=True) if counts.dead else {}
 
     try:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 from attrs import evolve
 
 from rbim.cli.context import configuration, nats_settings
-from rbim.cli.errors import print_error
+from rbim.cli.errors import print_error, print_note
 from rbim.cli.exit_codes import Exit
-from rbim.errors import InvalidRequest
+from rbim.errors import InvalidRequest, RbimError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -33,13 +33,19 @@ def is_on_servers(inbox: str) -> bool:
 async def _existing_on_servers(inbox: str) -> JetStreamInbox | None:
     """Return the inbox at a location, as it is there and not entered; None if there is none.
 
-    Raises InvalidRequest, MissingExtra without the extra, and ConnectionError if no server answers.
+    Raises InvalidRequest, MissingExtra without the extra, and ConnectionError if no server answers, or one with an error: it
+    may run and not be able to store yet.
     """
     settings = nats_settings(configuration())
     from rbim.jetstream.inbox import existing_inbox
 
     servers, name = _location(inbox)
-    return await existing_inbox(servers, name=name, settings=settings)
+    try:
+        return await existing_inbox(servers, name=name, settings=settings)
+    except (OSError, RbimError):
+        raise
+    except Exception as error:
+        raise ConnectionError(f"the servers cannot be used now: {type(error).__name__}: {error}") from error
 
 
 def inbox_of(inbox: str, *, takeover: float | None = None) -> SqliteInbox | JetStreamInbox:
@@ -61,7 +67,8 @@ def inbox_of(inbox: str, *, takeover: float | None = None) -> SqliteInbox | JetS
 
     try:
         found = anyio.run(_existing_on_servers, inbox)
-    except ConnectionError:
+    except ConnectionError as error:
+        print_note(f"{inbox}: {error}")
         found = None
     if found is None:
         found = _new(inbox)

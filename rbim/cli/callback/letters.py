@@ -17,6 +17,7 @@ from attrs import frozen
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
+from rbim._support.json_values import json_values
 from rbim._support.text import quoted
 from rbim.callbacks.events.parsing import document_of
 from rbim.cli.callback.filters import kind_of, moment_ago
@@ -382,17 +383,7 @@ def _require_numbers_or_all(numbers: Sequence[int], *, every: bool) -> None:
 
 def letter_document(letter: DeadLetter) -> Mapping[str, Any]:
     """Return everything but the body."""
-    return {
-        "number": letter.number,
-        "received": letter.received.isoformat(),
-        "msg_type": letter.msg_type,
-        "conversation": letter.conversation,
-        "app_id": letter.app_id,
-        "key": letter.key,
-        "attempts": letter.attempts,
-        "quarantined": letter.quarantined,
-        "error": letter.error,
-    }
+    return {name: each for name, each in json_values(letter).items() if name != "body"}
 
 
 def letter_body(body: bytes) -> Any:  # a JSON object, or None

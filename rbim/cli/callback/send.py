@@ -63,8 +63,8 @@ class SendOptions:
     """The deliveries to send, their number, and the receiver."""
 
     msg_type: str
-    to: str | None
-    sender: str | None
+    to: str
+    sender: str
     members: tuple[str, ...]
     text: str | None
     conv_type: str | None
@@ -88,9 +88,6 @@ class SendOptions:
         return [self._encoded(message, app_id, unit, sent) for _ in range(self.times)]
 
     def _message(self) -> CopiedMessage:
-        if self.to is None or self.sender is None:
-            missing = "--to" if self.to is None else "--sender"
-            raise InvalidRequest(f"{missing} is required, unless --body names a file to send", field=missing)
         kind = self.msg_type.upper().replace("-", "_")
         return CopiedMessage(
             conv_type=self._conv_type(kind),

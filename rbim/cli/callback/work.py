@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
-from contextlib import nullcontext
 from importlib import import_module
 from logging import CRITICAL
 from pathlib import Path  # noqa: TC003  # attrs resolves it
+from threading import Thread
+from time import monotonic
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,22 +17,22 @@ from attrs import frozen
 
 from rbim.callbacks.observers import Observers
 from rbim.callbacks.worker.router import Router
-from rbim.callbacks.worker.runner import WorkerThread
 from rbim.callbacks.worker.worker import Worker
 from rbim.cli.callback.inboxes import inbox_of
 from rbim.cli.callback.log import receiver_log
 from rbim.cli.callback.signals import stopped_by_signals
+from rbim.cli.context import telemetry
 from rbim.cli.exit_codes import Exit
-from rbim.cli.telemetry import telemetry
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
-from rbim.cli.callback.log import RateLimitedHandler
-
 __all__ = ["WorkOptions", "run"]
+
+END_WITHIN = 7.0
+"""Seconds after the drain in which a worker ends, unless a handler blocks its event loop."""
 
 
 @frozen(kw_only=True)
@@ -51,7 +52,7 @@ class WorkOptions:
 def run(options: WorkOptions) -> int:
     """Handle events until Ctrl-C or SIGTERM, and return the exit code. Call it in the main thread. Raises InvalidRequest.
 
-    Handlers have a thread of their own, which ends with the process: one that hangs or blocks holds up no exit.
+    The event loop runs in a thread that ends with the process: a handler that hangs or blocks holds up no exit.
     """
     sys.path.insert(0, str(options.app_dir.absolute()))
     router, around, otel = _router(options), _around(options), telemetry()
@@ -61,12 +62,42 @@ def run(options: WorkOptions) -> int:
         router,
         concurrency=options.concurrency,
         timeout=options.timeout,
-        observers=Observers(() if otel is None else (otel.on_callback,)),
+        observers=Observers(() if otel is None else (otel,)),
         drain=options.drain,
+        around=around,
     )
-    with receiver_log() as log:
-        reporting = nullcontext() if otel is None else otel.observe_inbox(inbox, every=None)
-        return asyncio.run(_until_stopped(options, WorkerThread(worker, around=around), reporting, log))
+    failures: list[BaseException] = []
+    deadlines: list[float] = []
+
+    async def work() -> None:
+        async with worker:
+            log.log_text(f"handling the events of {options.inbox} with {options.handlers}", CRITICAL)
+            await worker.wait()
+
+    def run_loop() -> None:
+        try:
+            asyncio.run(work())
+        except BaseException as error:
+            failures.append(error)
+
+    def stop() -> None:
+        deadlines.append(monotonic() + options.drain + END_WITHIN)
+        worker.stop()
+
+    thread = Thread(target=run_loop, name="rbim-worker", daemon=True)
+    with receiver_log() as log, stopped_by_signals(stop):
+        thread.start()
+        while thread.is_alive() and not (deadlines and monotonic() > deadlines[0]):
+            thread.join(0.1)
+        if thread.is_alive():
+            seconds = options.drain + END_WITHIN
+            log.log_text(f"a handler has not ended after {seconds:g} s: it blocks, and is left running", CRITICAL)
+        for error in failures:
+            if isinstance(error, sqlite3.Error):
+                log.log_text(f"{options.inbox}: {error}", CRITICAL)
+                return Exit.USAGE
+            raise error
+    return Exit.DONE
 
 
 def _router(options: WorkOptions) -> Router[Any]:
@@ -84,21 +115,6 @@ def _around(options: WorkOptions) -> Callable[[], AbstractAsyncContextManager[An
         cause = f"it is {_kind(found)}, not a function that returns an async context manager"
         raise _unusable("--around", options.around, cause)
     return cast("Callable[[], AbstractAsyncContextManager[Any]]", found)
-
-
-async def _until_stopped(
-    options: WorkOptions, running: WorkerThread, reporting: AbstractAsyncContextManager[None], log: RateLimitedHandler
-) -> int:
-    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    with stopped_by_signals(lambda: loop.call_soon_threadsafe(stopped.set)):
-        try:
-            async with running, reporting:
-                log.log_text(f"handling the events of {options.inbox} with {options.handlers}", CRITICAL)
-                await stopped.wait()
-        except sqlite3.Error as error:
-            log.log_text(f"{options.inbox}: {error}", CRITICAL)
-            return Exit.USAGE
-    return Exit.DONE
 
 
 def _found(target: str, argument: str, folder: Path) -> Any:  # an object of the application

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import anyio
 
-from rbim.bulk.input.lines import CHINESE
+from rbim.bulk.input.content import CHINESE
 from rbim.cli.command_lines import command_line, same_with
 from rbim.cli.confirm import at_terminal, confirmed
 from rbim.cli.context import configuration, make_client, pacing
@@ -16,7 +16,6 @@ from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.folding import fold_for
 from rbim.cli.global_flags import current_flags, with_flag
-from rbim.cli.jobs.capacity import checked_groups, too_large
 from rbim.cli.jobs.files import Files
 from rbim.cli.jobs.flags import JOB_FLAGS
 from rbim.cli.jobs.input import SHOWN, STANDARD, journal_beside, line_of, open_input
@@ -24,26 +23,27 @@ from rbim.cli.jobs.progress import time_left
 from rbim.cli.jobs.run import JobRun, execute
 from rbim.cli.json_output import show_json
 from rbim.cli.printable import counted, printable
+from rbim.client.fan_out import Done, fan_out
 from rbim.client.limits import Limits
-from rbim.client.settings import COLUMNS
-from rbim.errors import InvalidRequest, RbimError
+from rbim.config import COLUMNS
+from rbim.errors import AuthenticationError, IntermediaryError, InvalidRequest, NotFound, Outcome, RbimError
+from rbim.operations.groups import GroupType, QueryGroupDetail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import NoReturn
 
     from rbim.bulk.job import Job
     from rbim.cli.jobs.flags import InputFlags, OnUnknown, OutputFlags, PaceFlags, ResultFlags
     from rbim.cli.jobs.input import Input
     from rbim.client.client import AsyncClient
-    from rbim.config.config import Config
     from rbim.operations.base import Operation
+    from rbim.operations.groups import GroupDetail
 
 __all__ = ["JobCommand", "NoSender", "begin"]
 
-
-PARTS = {"header", "encoding", "group"}
-"""The parts of an input with which the message of an error begins."""
+PARTS = {"header", "encoding", "group", "sheet"}  # of an input, with which the message of an error begins
+MOST = max(kind.member_limit for kind in GroupType)
 
 
 class JobCommand(NamedTuple):
@@ -95,7 +95,8 @@ def begin(command: JobCommand) -> int:
             raise InvalidRequest("--check-groups: it is for a dry run: add --dry-run", field="check_groups")
         limits = Limits(concurrency=job.settings.concurrency)
         client = make_client(config, limits=limits) if command.check_groups or not command.dry_run else None
-        options = _input_options(command.input_flags, config)
+        options = command.input_flags.options()
+        options |= {name: config[name] for name in COLUMNS if options[name] is None}
         with open_input(command.file, options) as rows:
             if client is None or command.dry_run:
                 return rows.leave(_estimate(command, job, rows, client))
@@ -139,12 +140,6 @@ def _explained(error: RbimError, command: JobCommand) -> RbimError:
     return error
 
 
-def _input_options(flags: InputFlags, config: Config) -> dict[str, Any]:
-    """Return the options for RowFile: the flags, and the configured columns."""
-    options = flags.options()
-    return options | {name: config[name] for name in COLUMNS if options[name] is None}
-
-
 def _action(command: JobCommand, job: Job[Any], options: dict[str, Any]) -> str:
     """Return the action to confirm, such as "remove 3 accounts from 1 group"; counts need a terminal and a file."""
     if not (at_terminal() and Path(command.file).is_file()):  # a stream can be read only once
@@ -159,9 +154,9 @@ def _estimate(command: JobCommand, job: Job[Any], rows: Input, client: AsyncClie
     """Print the estimate of the job and return the exit code; ask the platform for the groups if there is a client."""
     try:
         found = anyio.run(job.estimate, rows)
-        warnings = too_large(found.accounts_by_group) if command.adds else []
+        warnings = _too_large(found.accounts_by_group) if command.adds else []
         if client is not None:
-            warnings = anyio.run(checked_groups, client, found.accounts_by_group)
+            warnings = anyio.run(_checked_groups, client, found.accounts_by_group)
     except KeyboardInterrupt:
         return JobExit.INTERRUPTED
     except InvalidRequest as error:
@@ -179,8 +174,10 @@ def _estimate(command: JobCommand, job: Job[Any], rows: Input, client: AsyncClie
                 "requests": found.requests,
                 "chunk": job.work.chunk,
                 "seconds": found.seconds,
-                "bad_rows": [row._asdict() for row in rows.bad],
-                "warnings": [warning._asdict() for warning in warnings],
+                "input": rows.about,
+                "first_rows": [{"line": line, **row._asdict()} for line, row in rows.first],
+                "bad_rows": rows.bad,
+                "warnings": warnings,
             }
         )
     else:
@@ -191,6 +188,8 @@ def _estimate(command: JobCommand, job: Job[Any], rows: Input, client: AsyncClie
             duration = "as fast as the platform and the rate of each group allow"
         duplicates = counted(found.duplicates, "duplicate")
         lines = [
+            f"input: {printable(rows.about)}",
+            *(f"  line {line}, group {printable(row.group)}, account {printable(row.account)}" for line, row in rows.first),
             f"{counted(found.rows, 'row')}: {', '.join((f'{usable:,} usable', f'{found.bad:,} invalid', duplicates))}",
             *(f"  {line_of(row)}" for row in rows.bad),
             *([f"  and {found.bad - len(rows.bad):,} more"] if found.bad > len(rows.bad) else []),
@@ -202,3 +201,58 @@ def _estimate(command: JobCommand, job: Job[Any], rows: Input, client: AsyncClie
         ]
         sys.stdout.write(fold_for(sys.stdout, "".join(f"{line}\n" for line in lines)))
     return JobExit.INCOMPLETE if found.bad or warnings else JobExit.DONE
+
+
+class _GroupWarning(NamedTuple):
+    """A group that cannot take its accounts: how many there are, the free places (None: unknown), and the cause."""
+
+    group: str
+    accounts: int
+    places: int | None
+    cause: str
+
+
+def _too_large(sizes: Mapping[str, int]) -> list[_GroupWarning]:
+    """Return a warning for each group with more accounts than any group can hold."""
+    return [
+        _GroupWarning(group, accounts, None, f"{accounts:,} accounts, but no group holds more than {MOST:,} members")
+        for group, accounts in sizes.items()
+        if accounts > MOST
+    ]
+
+
+async def _checked_groups(client: AsyncClient, sizes: Mapping[str, int]) -> list[_GroupWarning]:
+    """Ask the platform once for each group, and return a warning for each that cannot take its accounts.
+
+    Raises AuthenticationError, and the error of a group that says nothing about the group: no answer of the platform came.
+    """
+    warnings: dict[str, _GroupWarning] = {}
+    operations = (QueryGroupDetail(group_id=group) for group in sizes)
+    async with client, fan_out(client, operations) as outcomes:
+        async for outcome in outcomes:
+            group = cast("QueryGroupDetail", outcome.operation).group_id
+            if isinstance(outcome, Done):
+                found = _warning_of(group, sizes[group], outcome.answer)
+            else:
+                found = _GroupWarning(group, sizes[group], None, _cause(outcome.error))
+            if found is not None:
+                warnings[group] = found
+    return [warnings[group] for group in sizes if group in warnings]
+
+
+def _cause(error: RbimError) -> str:
+    if error.outcome is not Outcome.REFUSED or isinstance(error, (AuthenticationError, IntermediaryError)):
+        raise error
+    return "the platform has no such group" if isinstance(error, NotFound) else f"its details cannot be read: {error}"
+
+
+def _warning_of(group: str, accounts: int, detail: GroupDetail) -> _GroupWarning | None:
+    if detail.count is None or not isinstance(detail.type, GroupType):
+        return next(iter(_too_large({group: accounts})), None)
+    limit = detail.type.member_limit
+    places = max(0, limit - detail.count)
+    if accounts <= places:
+        return None
+    state = f"{places:,} places are left" if places else "it is full"
+    cause = f"{state} ({detail.count:,} of {limit:,} members), for {accounts:,} accounts; members already there need none"
+    return _GroupWarning(group, accounts, places, cause)

@@ -88,7 +88,8 @@ class Files:
                 write_rows(stream, Format.from_json(report.source.get("format")), ROWS[flag](connection))
         if self._csv is not None:
             with _written(self._csv, "--csv") as stream, closing(self._opened()) as connection:
-                write_report_csv(cast("IO[str]", getwriter("utf-8")(stream)), connection)
+                encoding = "utf-8" if str(self._csv) == STANDARD else "utf-8-sig"  # spreadsheets need the mark
+                write_report_csv(cast("IO[str]", getwriter(encoding)(stream)), connection)
         if self._plot is not None:
             with _naming(self._plot, "--plot"):
                 plot_report(report, self._plot)

@@ -48,17 +48,20 @@ class InputFlags:
     ----------
     group
         The group of all rows, if the input has no group column.
-    format
-        The format of the input (default: by the ending of FILE, .csv, .tsv, .jsonl, .ndjson or .txt, or by its first line).
-        A text has one account per line.
     encoding
-        The encoding of the input (default: UTF-8); spreadsheets in China often write gb18030.
+        The encoding of the input (default: UTF-8, or UTF-16 if it has its mark); spreadsheets in China often write gb18030.
     delimiter
         The separator of CSV cells; `,` `;` `|` and tabs are detected.
+    sheet
+        The sheet of a workbook (default: the first one).
+    no_header
+        The input has no header; its columns are 1, 2, ... (default: the group is 1 and the account 2).
+    header_line
+        The line of the header, if there are others above it (default: the first line).
     group_column
-        The column with the group (default: the configured group_column, or group).
+        The column with the group (default: the configured group_column, or group, or a usual name such as group_id).
     account_column
-        The column with the account (default: the configured account_column, or account).
+        The column with the account (default: the configured account_column, or account, or a usual name such as phone).
     user_name_column
         The column with the acting account (default: the configured user_name_column, or user_name); the column is optional.
     allow_damaged
@@ -68,9 +71,11 @@ class InputFlags:
     """
 
     group: str | None = None
-    format: Literal["csv", "jsonl", "text"] | None = None
     encoding: str | None = None
     delimiter: str | None = None
+    sheet: str | None = None
+    no_header: Flag = False
+    header_line: Count | None = None
     group_column: str | None = None
     account_column: str | None = None
     user_name_column: str | None = None
@@ -79,10 +84,13 @@ class InputFlags:
 
     def options(self) -> dict[str, Any]:
         """Return the options for RowFile. Raises InvalidRequest."""
+        if self.no_header and self.header_line is not None:
+            raise InvalidRequest("--no-header and --header-line: give one of them", field="header")
         return {
             "group": self.group,
-            "kind": self.format,
             "encoding": self.encoding,
+            "sheet": self.sheet,
+            "header": 0 if self.no_header else self.header_line,
             "delimiter": self.delimiter,
             "group_column": self.group_column,
             "account_column": self.account_column,

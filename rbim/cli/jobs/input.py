@@ -8,27 +8,27 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rbim.bulk.input.file import RowFile
-from rbim.bulk.input.rows import BadRow, Columns
+from rbim.bulk.input.file import BATCH, RowFile
+from rbim.bulk.input.rows import BadRow, Row
 from rbim.cli.printable import printable
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-    from rbim.bulk.input.rows import Piece, Row
+    from rbim.bulk.input.rows import Columns
 
-__all__ = ["STANDARD", "Input", "journal_beside", "line_of", "open_input"]
+__all__ = ["SHOWN", "STANDARD", "Input", "journal_beside", "line_of", "open_input"]
 
 STANDARD = "-"
 """The file name that means standard input or standard output."""
 
-SHOWN = 10
-"""Invalid rows that are printed; the others are only counted."""
+FIRST = 3  # rows that a dry run shows
+SHOWN = 10  # invalid rows that are printed; the others are only counted
 
 
 class Input(RowFile):
-    """The rows of a file, with its first invalid rows.
+    """The rows of a file, with its first rows and its first invalid ones.
 
     An input without rows, such as a header alone, is an error at its end.
     ``reading`` is True while it is iterated: a thread that waits for more of a stream does not end.
@@ -36,31 +36,27 @@ class Input(RowFile):
 
     def __init__(self, source: Any, options: Mapping[str, Any]) -> None:  # those of RowFile
         super().__init__(source, **options)
+        self.first: list[tuple[int, Row]] = []
         self.bad: list[BadRow] = []
         self.bad_count = 0
         self.reading = False
-        self._empty = True
 
-    def _observed(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
+    def _batches(self, size: int = BATCH) -> Iterator[Columns]:
+        """Yield the rows. Raises InvalidRequest if there are none."""
         self.reading = True
-        for piece in pieces:
-            if isinstance(piece, Columns):  # no row of them is invalid
-                self._empty = self._empty and not piece.accounts
-                yield piece
-            else:
-                yield self._noted(piece)
+        yield from super()._batches(size)
         self.reading = False
-        if self._empty:
+        if not self.first and not self.bad:
             raise InvalidRequest(f"{self.name}: the input has no rows: check where it comes from", field="source")
 
-    def _noted(self, rows: Iterable[Row | BadRow]) -> Iterator[Row | BadRow]:
-        for row in rows:
-            self._empty = False
-            if isinstance(row, BadRow):
-                self.bad_count += 1
-                if len(self.bad) < SHOWN:
-                    self.bad.append(row)
-            yield row
+    def _note(self, columns: Columns) -> None:
+        if len(self.first) < FIRST:
+            rows = zip(columns.lines, columns.rows(), strict=True)
+            self.first.extend([(line, row) for line, row in rows if isinstance(row, Row)][: FIRST - len(self.first)])
+        if BadRow in set(map(type, columns.accounts)):
+            bad = [each for each in columns.accounts if isinstance(each, BadRow)]
+            self.bad.extend(bad[: SHOWN - len(self.bad)])
+            self.bad_count += len(bad)
 
     def leave(self, code: int) -> int:
         """Return the exit code; end the process here if a thread still waits for standard input."""

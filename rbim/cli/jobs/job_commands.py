@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path  # cyclopts reads it
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from rbim.cli.confirm import Yes  # noqa: TC001  # cyclopts reads it
-from rbim.cli.exit_codes import JOB_EXITS
+from rbim.cli.confirm import Yes, confirmed
+from rbim.cli.errors import print_error, report_error
+from rbim.cli.exit_codes import JOB_EXITS, JobExit
 from rbim.cli.global_flags import GLOBAL_FLAGS_HELP
 from rbim.cli.jobs.flags import Count, Flag, OnUnknown, OutputFlags, PaceFlags, ResultFlags
+from rbim.cli.json_output import show_json
+from rbim.errors import RbimError
 
 __all__ = ["forget", "job", "list_jobs", "report", "resume", "retry", "status"]
 
@@ -196,6 +201,30 @@ def forget(journal: Path, /, *, unfinished: Flag = False, yes: Yes = False, as_j
     as_json
         Print the journal and the time of the erasure as one JSON object.
     """
-    from rbim.cli.jobs.forget import forget_accounts
+    import sqlite3
 
-    return forget_accounts(journal, unfinished=unfinished, yes=yes, as_json=as_json)
+    from rbim.bulk.journal.forget import erasable, forget_job
+    from rbim.cli.jobs.journal_errors import explained
+
+    journal = journal.absolute()
+    try:
+        found = erasable(journal)
+        if found.erased is None and not yes and (unfinished or not found.unfinished):  # otherwise it is refused anyway
+            action = f"erase {found.accounts:,} account{'s' * (found.accounts != 1)} from {journal}"
+            if found.waiting:
+                action = f"{action}, of which {found.waiting:,} still wait to be sent"
+            flags = " --unfinished" if unfinished else ""
+            command = f"rbim job forget {shlex.quote(str(journal))}{flags} --yes"
+            if not confirmed(f"permanently {action}", command, unchanged="nothing was erased"):
+                return JobExit.USAGE
+        erased = forget_job(journal, unfinished=unfinished)
+    except RbimError as error:
+        return report_error(explained(error, journal, "forget"), "rbim job forget")
+    except sqlite3.Error as error:
+        print_error(f"{journal}: {error}")
+        return JobExit.USAGE
+    if as_json:
+        show_json({"journal": str(journal), "erased": erased})
+    else:
+        sys.stdout.write(f"the accounts were erased on {erased:%Y-%m-%d %H:%M:%S} UTC; the counts stay\n")
+    return JobExit.DONE

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shlex
+from typing import TYPE_CHECKING, TypeVar
 
+from rbim.bulk.journal.facts import DIALECT, job_facts
+from rbim.choices import differences
 from rbim.cli.command_lines import command_line
-from rbim.errors import InvalidRequest
+from rbim.dialect import Dialect, client_document
+from rbim.errors import InvalidRequest, RbimError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rbim.errors import RbimError
 
-__all__ = ["explained"]
+__all__ = ["explained", "with_flags"]
 
 SHOWN = 3  # journals
+
+E = TypeVar("E", bound=RbimError)
 
 
 def explained(error: RbimError, journal: Path, verb: str) -> RbimError:
@@ -33,3 +38,13 @@ def explained(error: RbimError, journal: Path, verb: str) -> RbimError:
 
 def _escaped(name: str) -> str:
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+def with_flags(error: E, journal: Path, dialect: Dialect | None) -> E:
+    """Return the error. If ``dialect`` is refused, a note has the flags that choose the dialect of the journal."""
+    if isinstance(error, InvalidRequest) and error.field == DIALECT and dialect is not None:
+        different = differences(Dialect, job_facts(journal).settings[DIALECT], client_document(dialect))
+        words = [word for name, (text, _) in different.items() for word in ("--dialect", f"{name}={text}")]
+        if different.keys() <= {gap.name for gap in Dialect.gaps()}:  # not those of a newer version
+            error.add_note(f"To use the dialect of the journal: {shlex.join(words)}")
+    return error

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ProgressDisplay", "figures", "time_left"]
 
-SECONDS = 5.0
-"""Seconds between two lines, if there is no bar."""
-
+SECONDS = 5.0  # seconds between two lines, if there is no bar
 MINUTE, HOUR = 60, 3600
 STATES = {
     "halted": "paused",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rbim.bulk.journal.facts import job_facts
 from rbim.bulk.journal.lock import is_locked
-from rbim.bulk.report.reading import read_report
+from rbim.bulk.report.reading import first_not_done, read_report
 from rbim.bulk.report.text import report_text
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JobExit
@@ -50,7 +50,7 @@ def print_status(journal: Path, *, as_json: bool) -> int:
 
 def status_document(journal: Path, report: Report, *, running: bool) -> dict[str, Any]:
     """Return the status of a job as JSON."""
-    full = report.as_json()
+    full = report.to_dict()
     return {
         "journal": str(journal),
         "operation": report.operation,
@@ -65,7 +65,7 @@ def _lines(report: Report, *, running: bool) -> list[str]:
     accounts = report.accounts
     source = f" of {printable(report.source_name)}" if report.source_name else ""
     process = "a process runs it" if running else "no process runs it"
-    counts = report.as_json()["accounts"]
+    counts = report.to_dict()["accounts"]
     total = counts.pop("total")
     lines = [
         f"{report.operation}{source}: {report.state}; {process}",
@@ -97,9 +97,9 @@ def print_report(journal: Path, *, as_json: bool, **files: Unpack[FilesToWrite])
         report = read_report(journal, running=is_locked(journal))
         writer = Files(journal, source=report.source.get("path"), standard=True, **files)
         if as_json:
-            show_json(report.as_json())
+            show_json(report)
         elif not piped:
-            sys.stdout.write(fold_for(sys.stdout, report_text(report)))
+            sys.stdout.write(fold_for(sys.stdout, report_text(report, first_not_done(journal, report))))
         writer.write(report)
     except InvalidRequest as error:
         return report_error(explained(error, journal, "report"), "rbim job report")

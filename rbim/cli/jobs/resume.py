@@ -12,10 +12,9 @@ from rbim.cli.context import configuration, make_client
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs.begin import NoSender
-from rbim.cli.jobs.dialect import with_flags
 from rbim.cli.jobs.files import Files
 from rbim.cli.jobs.flags import JOB_FLAGS
-from rbim.cli.jobs.journal_errors import explained
+from rbim.cli.jobs.journal_errors import explained, with_flags
 from rbim.cli.jobs.run import JobRun, execute
 from rbim.client.limits import Limits
 from rbim.errors import InvalidRequest, RbimError
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["continue_job", "retried"]
 
-STATES = ("failed", "unknown", "refused")
-"""The states of accounts that a retry can send again."""
+STATES = ("failed", "unknown", "refused")  # the states of accounts that a retry can send again
 
 
 def continue_job(

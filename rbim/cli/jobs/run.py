@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
+from stat import S_ISCHR
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -16,7 +18,7 @@ from attrs import define
 
 from rbim._support.task_errors import TaskErrors
 from rbim.bulk.journal.facts import damage_of
-from rbim.bulk.report.reading import read_report
+from rbim.bulk.report.reading import first_not_done, read_report
 from rbim.bulk.report.text import report_text
 from rbim.bulk.run import ANOTHER_JOB
 from rbim.cli.command_lines import command_line, quoted_words
@@ -24,12 +26,11 @@ from rbim.cli.errors import print_error, report_bug, report_error
 from rbim.cli.exit_codes import Exit, JobExit
 from rbim.cli.folding import fold_for
 from rbim.cli.global_flags import given_flags
-from rbim.cli.jobs.dialect import with_flags
-from rbim.cli.jobs.on_end import run_at_end
+from rbim.cli.jobs.journal_errors import with_flags
 from rbim.cli.jobs.page.command import JobPage
 from rbim.cli.jobs.progress import ProgressDisplay
 from rbim.cli.json_output import show_json
-from rbim.cli.printable import printable, visible
+from rbim.cli.printable import json_line, printable, visible
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JobRun", "execute"]
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # the last one: the terminal was closed; Windows has none
 EARLY_EXITS = {
     "stopped": JobExit.INTERRUPTED,
     "interrupted": JobExit.INTERRUPTED,
@@ -73,15 +74,16 @@ STOP_REASONS = {
 WITH_CAUSE = {"not connected", "no answer", "no progress"}
 """Reasons of an early end that the last failure of a request explains."""
 
-INPUT_ERRORS = {"source", "max_bad"}
-"""Fields of errors that end the reading of the input."""
-
+INPUT_ERRORS = {"source", "max_bad"}  # fields of errors that end the reading of the input
 NO_JOB = (
     "Nothing was sent. {journal} holds no job yet (`rbim job list`: loading, 0 rows): run the same command again, or delete "
     "it."
 )
 
-SUFFIXES = {"csv": ".csv", "jsonl": ".jsonl", "text": ".txt"}
+SUFFIXES = {"csv": (".csv", ".tsv", ".txt"), "jsonl": (".jsonl", ".ndjson", ".json")}
+
+ON_END_SECONDS = 600.0  # seconds that the command may take
+ON_END_GRACE = 5.0  # seconds between the request to end and the end by force
 
 
 class JobRun(NamedTuple):
@@ -181,12 +183,15 @@ async def _handle_signals(run: Run, progress: ProgressDisplay, *, task_status: T
     """Stop the run at the first signal, interrupt it at the second, end the process at the third."""
     with ExitStack() as stack:
         try:
-            signals = stack.enter_context(anyio.open_signal_receiver(*SIGNALS))
+            numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+            heeded = [each for each in numbers if signal.getsignal(each) != signal.SIG_IGN]  # nohup ignores SIGHUP
+            signals = stack.enter_context(anyio.open_signal_receiver(*heeded))
         except (NotImplementedError, RuntimeError, ValueError):  # Windows, or not the main thread
             task_status.started()
             return
         task_status.started()
-        await anext(signals)
+        if await anext(signals) == getattr(signal, "SIGHUP", None):
+            _leave_terminal()
         in_flight = run.snapshot.in_flight
         state = (
             f"waiting for {in_flight:,} requests in flight; Ctrl-C again to abandon them"
@@ -202,6 +207,16 @@ async def _handle_signals(run: Run, progress: ProgressDisplay, *, task_status: T
         os._exit(JobExit.INTERRUPTED)  # whatever still runs: the journal survives it
 
 
+def _leave_terminal() -> None:
+    """Print to nowhere from now on: each write to a terminal that was closed would be an error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if S_ISCHR(os.fstat(descriptor).st_mode):
+                os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
 # ------------------------------------------------------------------------------ its end
 
 
@@ -210,7 +225,10 @@ def _finish(job_run: JobRun, result: _RunResult, page: JobPage | None) -> int:
         error = with_flags(result.error, job_run.journal, job_run.dialect)
         if error.field == ANOTHER_JOB:
             error.add_note(f"To finish that job:\n{_continued('resume', job_run.journal)}")
-            error.add_note(f"To begin another job, the same command with: {_another_journal(job_run.journal)}")
+            stem = job_run.journal.name.removesuffix(".journal")
+            names = (job_run.journal.with_name(f"{stem}.{number}.journal") for number in count(2))
+            unused = quoted_words("--journal", str(next(name for name in names if not name.exists())))
+            error.add_note(f"To begin another job, the same command with: {unused}")
         if error.field in INPUT_ERRORS and (report := _read(job_run.journal)) is not None and report.state == "loading":
             error.add_note(NO_JOB.format(journal=job_run.journal))
         usage = report_error(error, job_run.command)
@@ -235,12 +253,12 @@ def _finish(job_run: JobRun, result: _RunResult, page: JobPage | None) -> int:
             write()
         except InvalidRequest as failed:  # a file that cannot be written
             print_error(failed.message)
-            code = _most_important(code, JobExit.USAGE)
+            code = min(code, JobExit.USAGE, key=list(JobExit).index)
     if result.error is not None:
         steps.insert(0, _Step(str(result.error)))
     _show_end(page, code, report, steps)
     if job_run.on_end is not None and report.state != "loading":
-        run_at_end(job_run.on_end, report)
+        _run_at_end(job_run.on_end, report)
     return code
 
 
@@ -248,7 +266,7 @@ def _show_end(page: JobPage | None, code: Exit | JobExit, report: Report | None,
     """Show the end of the command on its page, if it has one."""
     if page is None:
         return
-    found = None if report is None else {"done_word": report.done_word, **report.as_json()}
+    found = None if report is None else {"done_word": report.done_word, **report.to_dict()}
     page.end({"code": int(code), "meaning": code.meaning, "steps": [step.document() for step in steps], "report": found})
 
 
@@ -269,9 +287,9 @@ def _print_failure(job_run: JobRun, result: _RunResult) -> None:
 def _print_report(job_run: JobRun, report: Report) -> None:
     try:
         if job_run.output_flags.as_json:
-            show_json(report.as_json())
+            show_json(report)
         elif report.state != "loading":
-            sys.stdout.write(fold_for(sys.stdout, report_text(report)))
+            sys.stdout.write(fold_for(sys.stdout, report_text(report, first_not_done(job_run.journal, report))))
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has closed it; the result of the job is the same
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -306,10 +324,6 @@ def _code(result: _RunResult, report: Report | None) -> JobExit:
     return JobExit.INCOMPLETE if accounts.refused or accounts.failed or accounts.bad else JobExit.DONE
 
 
-def _most_important(*codes: JobExit) -> JobExit:
-    return min(codes, key=list(JobExit).index)
-
-
 def _print_steps(steps: list[_Step]) -> None:
     for step in steps:
         print_error(step.text, step.command)
@@ -338,7 +352,9 @@ def _next_steps(job_run: JobRun, result: _RunResult, report: Report | None) -> l
         steps.append(_Step(text, _continued("retry", journal), "retry", again))
     if (accounts.refused or accounts.failed or accounts.unknown) and not job_run.files.has_rows:
         kind = report.source.get("format", {}).get("kind")
-        suffix = Path(report.source_name.removesuffix(".gz")).suffix or SUFFIXES.get(kind, "")
+        usual = SUFFIXES.get(kind, ("",))
+        suffix = Path(report.source_name.removesuffix(".gz")).suffix
+        suffix = suffix if suffix.lower() in usual else usual[0]  # what is left of a workbook is CSV
         rest = journal.with_name(f"{journal.name.removesuffix('.journal')}.not-done{suffix}")
         text = f"not done: {_counted(refused, *again)}. To list them with the reasons:"
         steps.append(_Step(text, command_line("job", "report", journal, "--not-done", rest), "list", (refused, *again)))
@@ -354,8 +370,64 @@ def _continued(verb: str, journal: Path) -> str:
     return command_line("job", verb, journal, *given_flags())
 
 
-def _another_journal(journal: Path) -> str:
-    """Return the flag for a journal beside this one that does not exist yet."""
-    stem = journal.name.removesuffix(".journal")
-    names = (journal.with_name(f"{stem}.{number}.journal") for number in count(2))
-    return quoted_words("--journal", str(next(name for name in names if not name.exists())))
+def _run_at_end(command: str, report: Report) -> None:
+    """Run a command with the report as JSON on its standard input; its output goes to standard error.
+
+    It runs in a session of its own, so that what it starts can be ended with it. Whatever it does, the exit code of the job
+    stays: failures are printed on standard error.
+    """
+    document = f"{json_line(report.to_dict(), ascii_only=True)}\n".encode()
+    try:
+        process = subprocess.Popen(  # noqa: S602  # the user's own command line, as the flag says
+            command,
+            shell=True,
+            stdin=subprocess.PIPE,
+            stdout=None if _is_closed(2) else 2,
+            start_new_session=True,
+        )
+    except OSError as error:
+        print_error(f"--on-end: cannot run the command: {error.strerror or error}")
+        return
+    except KeyboardInterrupt:  # while it is started
+        print_error("--on-end: the command may not have been run")
+        return
+    with process:
+        try:
+            process.communicate(document, timeout=ON_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            print_error(f"--on-end: the command was ended after {ON_END_SECONDS:,.0f} s")
+        except KeyboardInterrupt:
+            _end(process)
+            print_error("--on-end: the command was interrupted")
+        else:
+            if process.returncode:
+                print_error(f"--on-end: the command failed ({_outcome(process.returncode)})")
+
+
+def _is_closed(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return True
+    return False
+
+
+def _outcome(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the command and what it has started."""
+    _signal(process, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.wait(ON_END_GRACE)
+    _signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    if sys.platform == "win32":
+        process.terminate()
+        return
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)

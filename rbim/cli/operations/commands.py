@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, Parameter, Token
 
+from rbim._support.json_values import json_values
 from rbim.cli.command_lines import same_with
 from rbim.cli.confirm import HELP as YES_HELP, confirmed
 from rbim.cli.context import make_client
 from rbim.cli.errors import HINTS, print_error, report_error
 from rbim.cli.exit_codes import Exit
-from rbim.cli.operations.fields_file import filler
-from rbim.cli.operations.flags import flag_of, flags_of, help_of
+from rbim.cli.operations.flags import empty_word, flag_of, flags_of, help_of
 from rbim.errors import RbimError
 from rbim.operations.base import Repeat, fields_of
 from rbim.operations.catalogue import entries, namespace, summary_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from cyclopts import Argument, ArgumentCollection
 
     from rbim.client.client import AsyncClient
     from rbim.operations.base import Operation
@@ -46,7 +50,7 @@ def add_operations(app: App, words: Sequence[str] = ()) -> None:
         kind = namespace(entry.namespace)
         if kind is not None and entry.namespace not in app:
             app.command(App(name=entry.namespace, help=summary_of(kind)))
-        fill = filler(entry.operation, our_flag("file", entry.operation))
+        fill = partial(_fill, entry.operation, our_flag("file", entry.operation))
         app[entry.namespace].command(
             _command(entry), name=_name(entry), help=help_of(entry.operation), config=fill, sort_key=place
         )
@@ -105,10 +109,10 @@ def _command(entry: CatalogueEntry) -> Callable[..., int]:
         except RbimError as error:
             return report_error(error, command, flags=named, safe=kind.spec.repeat is Repeat.SAFE)
         from rbim.cli.json_output import show_json
-        from rbim.cli.output import document_of, exit_of, show
+        from rbim.cli.output import exit_of, show
 
         if as_json:
-            show_json(document_of(answer))
+            show_json(answer)
         else:
             show(answer)
         return exit_of(answer)
@@ -145,7 +149,15 @@ def operations(
     from rbim.cli.json_output import show_json
     from rbim.cli.output import console, table
 
-    rows = [_row(entry) for entry in entries()]
+    rows = [
+        {
+            "operation": f"{entry.namespace}.{entry.method}",
+            "wire": entry.operation.spec.name,
+            "repeat": repeat.value if isinstance(repeat := entry.operation.spec.repeat, Repeat) else "depends",
+            "path": entry.operation.spec.paths[0],
+        }
+        for entry in entries()
+    ]
     if as_json:
         show_json(rows)
         return Exit.DONE
@@ -168,12 +180,63 @@ def _folded(path: str, room: int) -> str:
     return "\n".join(lines)
 
 
-def _row(entry: CatalogueEntry) -> dict[str, str]:
-    spec = entry.operation.spec
-    repeat = spec.repeat.value if isinstance(spec.repeat, Repeat) else "depends"
-    return {
-        "operation": f"{entry.namespace}.{entry.method}",
-        "wire": spec.name,
-        "repeat": repeat,
-        "path": spec.paths[0],
-    }
+def _fill(kind: type[Operation[Any]], flag: str, _: App, __: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Set each flag from the file that ``flag`` names, such as ``rbim calls create-task task.toml``, unless it was given."""
+    by_flag = {name: argument for argument in arguments for name in argument.names}
+    named = by_flag[flag].tokens
+    if not named:
+        return
+    path = Path(named[-1].value)
+    document = _read(path)
+    fields = {a.name.strip("_"): a for a in fields_of(kind) if a.init}
+    given: dict[str, str] = {}
+    for key, value in document.items():
+        field = key.replace("-", "_")
+        if field not in fields:
+            raise CycloptsError(msg=f"{path}: {_unknown(key, list(fields))}")
+        if field in given:
+            raise CycloptsError(msg=f"{path}: {given[field]} and {key} are the same field: keep one")
+        given[field] = key
+        argument = by_flag[flag_of(fields[field])]
+        if not argument.tokens:
+            _assign(argument, value, f"{path}, key {key}", empty_word(fields[field]))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise CycloptsError(msg=f"there is no file {path}: a word without a flag names a TOML file with fields") from None
+    except OSError as error:
+        raise CycloptsError(msg=f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise CycloptsError(msg=f"{path}: not UTF-8: save it in UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise CycloptsError(msg=f"{path}: not TOML: {error}") from None
+
+
+def _unknown(key: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(key.replace("-", "_"), known, n=1)
+    suggestion = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(known)}"
+    return f"unknown key {key}: {suggestion}"
+
+
+def _assign(argument: Argument, value: object, where: str, empty: str | None) -> None:
+    """Assign the value as the words of a command line, which the reader of the flag converts; ``empty`` means no value."""
+    several = isinstance(value, list) and argument.parameter.consume_multiple
+    words = [_word(each) for each in cast("list[object]", value if several else [value])]
+    if not words and empty is not None:
+        words = [empty]
+    if not words:
+        raise CycloptsError(msg=f"{where}: at least one value is needed")
+    argument.tokens.extend(Token(keyword=where, value=word, index=at) for at, word in enumerate(words))
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return json.dumps(value, default=str) if isinstance(value, (dict, list)) else str(json_values(value))

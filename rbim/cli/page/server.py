@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from uvicorn import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from rbim._support.sockets import bound_to
-from rbim.cli.connection import ConnectionTable, LimitedConnection
 
 if TYPE_CHECKING:
     import socket
@@ -26,7 +26,6 @@ __all__ = ["LocalPageServer"]
 LOOPBACK = "127.0.0.1"
 IDLE = 75  # seconds after which a connection without requests is closed
 MAX_HEAD = 16 * 1024  # bytes in the head of a request
-MAX_CONNECTIONS = 64  # other users of the machine can connect, too
 BACKLOG = 64
 LAST_WORDS = 0.2  # seconds in which an answer may end by itself
 
@@ -47,7 +46,6 @@ class LocalPageServer:
     def __init__(self, app: LocalPageApp) -> None:
         self.port = 0
         self._state = ServerState()
-        self._table = ConnectionTable(MAX_CONNECTIONS, page=True)
         self._server: asyncio.Server | None = None
         self._config = Config(
             _without_traceback(app),
@@ -68,7 +66,7 @@ class LocalPageServer:
         listening: socket.socket = await bound_to(LOOPBACK, 0)
         self.port = int(listening.getsockname()[1])
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: LimitedConnection(self._config, self._state, self._table), sock=listening, backlog=BACKLOG
+            lambda: H11Protocol(self._config, self._state, {}), sock=listening, backlog=BACKLOG
         )
         return self
 

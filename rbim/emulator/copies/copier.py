@@ -1,20 +1,19 @@
 """Message copy: messages and changes of groups on the emulated platform are posted, signed, to the developer's server.
 
-**Content.** Every message (see :class:`~rbim.emulator.Emulator`) and every change of a group that the dialect's
-``notifications`` names, however it was made. Without a target nothing is copied (Delivery rules, 1), and what happened
+**Content.** Every message (see :class:`~rbim.emulator.Emulator`) and every change of a group that the rules'
+``notifications`` name, however it was made. Without a target nothing is copied (Delivery rules, 1), and what happened
 before a target was set is never copied.
 
 **Time.** Nothing runs by itself. A message waits from the moment it is sent, and is delivered by ``await
 emulator.deliver()``, by ``await emulator.advance(...)``, or while ``async with emulator.copying()`` runs.
 
-**Attempts.** Normal copy makes one attempt. High-guarantee copy makes another after each of the dialect's ``resend_after``
-pauses, in seconds from the previous failure, with ``resendFlag`` 1; ``resend_signed_anew`` is whether it has a new
-``CurTime``. Then it gives up. A delivery fails unless HTTP 200, exactly, comes before 5 seconds of the emulator's clock have
-passed.
+**Attempts.** Normal copy makes one attempt. High-guarantee copy makes another after each of the rules' ``resend_after``
+pauses, in seconds from the previous failure, with ``resendFlag`` 1 and a new ``CurTime``. Then it gives up. A delivery fails
+unless HTTP 200, exactly, comes before 5 seconds of the emulator's clock have passed.
 
 **Order.** Each conversation (a group, or two accounts) is delivered in the order of sending: a message that waits to be
-resent holds up the later ones (the dialect's ``resend_holds_conversation``). Conversations are delivered concurrently, at
-most ``concurrency`` deliveries at once. The order of the log is reproducible. The order in which receivers act at one moment
+resent holds up the later ones (Delivery rules; G). Conversations are delivered concurrently, at most ``concurrency``
+deliveries at once. The order of the log is reproducible. The order in which receivers act at one moment
 of an emulated clock is not reproducible on trio, whose scheduler is random.
 
 **Emulated time** stands still while a receiver works: it answers at once, however long it takes in reality, so that a
@@ -48,11 +47,11 @@ if TYPE_CHECKING:
 
     from rbim.clock import Clock
     from rbim.credentials import Credentials
-    from rbim.dialect import Dialect
     from rbim.emulator.copies.targets import Destination, Headers, Sender
     from rbim.emulator.platform.rules import GroupChange, World
+    from rbim.emulator.rules import Rules
 
-__all__ = ["LIMIT", "Copier", "Dispatch"]
+__all__ = ["Copier", "Dispatch"]
 
 # Delivery of queued copies: attempts, their time limit, resends, and how many run at once.
 #
@@ -63,9 +62,7 @@ __all__ = ["LIMIT", "Copier", "Dispatch"]
 # waits in its queue again until its next attempt is due. At most one delivery of a conversation is active. If a block fails
 # or is cancelled, its active deliveries wait again, with the same attempt number.
 
-LIMIT = 5.0
-"""The seconds within which a receiver must answer (Limits, callback answer time)."""
-
+LIMIT = 5.0  # the seconds within which a receiver must answer (Limits, callback answer time)
 LEEWAY = 1.0  # seconds by which a transport's own timeout exceeds the limit, so that the limit applies first
 RESENT = {"resendFlag": "1"}
 
@@ -95,11 +92,11 @@ class _ActiveAttempt:
 class Dispatch:
     """Delivers the copies in its ``queues`` to its ``destination``; ``deliveries`` logs the results."""
 
-    def __init__(self, clock: Clock, dialect: Dialect, credentials: Credentials) -> None:
+    def __init__(self, clock: Clock, rules: Rules, credentials: Credentials) -> None:
         self.queues = DeliveryQueues()
         self.deliveries = DeliveryLog()
         self._clock = clock
-        self._dialect = dialect
+        self._rules = rules
         self.credentials = credentials
         self._destination: Destination | None = None
         self._patience = 0.0
@@ -188,31 +185,29 @@ class Dispatch:
         accepted = await self._deliver(active, headers, body, injection)
         for duplicate in range(injection.duplicates):
             await self._deliver(active, headers, body, injection, duplicate=duplicate + 1)
-        pauses = self._dialect.resend_after if self._destination is not None and self._destination.high else ()
+        pauses = self._rules.resend_after if self._destination is not None and self._destination.high else ()
         if accepted or delivery.attempt > len(pauses):
             self.queues.done(delivery)
         else:
             pause = pauses[delivery.attempt - 1]
             delivery.attempt += 1
-            alone = not self._dialect.resend_holds_conversation
-            self._requeue(delivery, pause + injection_of(delivery.picked, delivery.attempt).delay, alone=alone)
+            self._requeue(delivery, pause + injection_of(delivery.picked, delivery.attempt).delay)
         active.siblings.remove(active)
         self._active.remove(active)
         self.changed()
 
-    def _requeue(self, delivery: QueuedDelivery, pause: float, *, alone: bool = False) -> None:
+    def _requeue(self, delivery: QueuedDelivery, pause: float) -> None:
         if self._destination is None:
             self.queues.done(delivery)
         else:
-            self.queues.put_back(delivery, self._clock.monotonic() + pause, alone=alone)
+            self.queues.put_back(delivery, self._clock.monotonic() + pause)
 
     def _signed(self, delivery: QueuedDelivery, injection: CopyInjection) -> tuple[Headers, bytes]:
         body = delivery.content
         if delivery.attempt > 1 and delivery.document is not None:
             body = json.dumps({**delivery.document, **RESENT})
-        if delivery.stamp is None or self._dialect.resend_signed_anew:
-            delivery.stamp = milliseconds(self._clock.now())
-        headers = signed(body, self.credentials, delivery.stamp - round(injection.stale * 1000))
+        stamp = milliseconds(self._clock.now())  # of a resend, too: CurTime is "the current time" (Delivery rules; G)
+        headers = signed(body, self.credentials, stamp - round(injection.stale * 1000))
         if injection.tampered is not None:
             at = int(injection.tampered * len(body))
             body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :] if body else b" "
@@ -327,14 +322,14 @@ class Copier:
 
     def __init__(self, world: World, credentials: Credentials, seed: int) -> None:
         self.faults = CopyFaults(seed)
-        self.dispatch = Dispatch(world.clock, world.dialect, credentials)
+        self.dispatch = Dispatch(world.clock, world.rules, credentials)
         self._world = world
         self._app_id = credentials.app_id
         self._count = 0
         world.listeners.append(self.notify)
 
     def notify(self, change: GroupChange) -> None:
-        """Send the notification for a change of a group, if a target is set and the dialect has one for the cause."""
+        """Send the notification for a change of a group, if a target is set and the rules have one for the cause."""
         if self.dispatch.destination is None:
             return
         notice = self._world.choice("notifications").get(change.cause)

@@ -7,9 +7,10 @@ from collections.abc import Mapping  # noqa: TC003  # attrs resolves it
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
-from attrs import asdict, define, field, frozen
+from attrs import define, field, frozen
 
 from rbim._support import json
+from rbim._support.json_values import ToDict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ OK = 200
 
 
 @frozen(kw_only=True)
-class DeliveryAttempt:
+class DeliveryAttempt(ToDict):
     """One attempt. ``at`` is the second of the emulator's clock when it began, ``took`` its duration in seconds.
 
     ``key`` is the conversation. ``number`` counts messages and ``attempt`` the attempts to deliver this one, both from 1;
@@ -56,11 +57,6 @@ class DeliveryAttempt:
         except json.NotJson:
             return {}
         return cast("dict[str, Any]", document) if isinstance(document, dict) else {}
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields, for ``json.dumps``; bytes of the body that are not UTF-8 are escaped."""
-        plain = asdict(self)
-        return plain | {"trouble": list(self.trouble), "body": self.body.decode(errors="backslashreplace")}
 
 
 _ORDER = attrgetter("at", "number", "attempt", "duplicate")
@@ -119,4 +115,4 @@ class DeliveryLog:
 
     def trace(self) -> bytes:
         """Return the whole log as JSON lines: byte for byte the same for the same messages, answers, seed and clock."""
-        return b"".join(json.dumps(record.as_dict()) + b"\n" for record in self.records)
+        return b"".join(json.dumps(record.to_dict()) + b"\n" for record in self.records)

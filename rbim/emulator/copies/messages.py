@@ -1,10 +1,9 @@
 """The event bodies of copied messages, as the interface describes them ("Conversation message event body").
 
 Built from the description's table alone, so that a receiver is tested against something that shares nothing with the code
-under test. Where the table leaves something open, the dialect decides: whether ``tMembers`` lists the sender, too, for
-``TEAM`` (``team_members_list_sender``), and the unit of ``msgTimestamp`` (``message_time_unit``). ``tMembers`` lists all
-members for ``CUSTOM_TEAM``, the receivers for ``CUSTOM_PERSON``, the accounts that a change of the group concerns for
-``NOTIFY_TEAM``. A text that is not given is absent, an empty text is empty.
+under test. The dialect decides the unit of ``msgTimestamp`` (``message_time_unit``). ``tMembers`` lists the other members
+for ``TEAM``, all members for ``CUSTOM_TEAM``, the receivers for ``CUSTOM_PERSON``, the accounts that a change of the group
+concerns for ``NOTIFY_TEAM``. A text that is not given is absent, an empty text is empty.
 """
 
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""The queues of waiting deliveries: one per conversation, in order, and one for each resend that holds up no other.
+"""The queues of waiting deliveries: one per conversation, in order.
 
 They use no clock: the caller passes the times.
 """
@@ -29,10 +29,9 @@ _BETWEEN = 0.5  # between two whole numbers
 class QueuedDelivery:
     """One message to deliver. ``document`` is None if ``content`` is sent unchanged.
 
-    ``key`` is its conversation, ``queue`` the name of its queue. ``number`` counts messages from 1, ``attempt`` the attempts
-    to deliver this one; ``due`` is the time of its next attempt.
-    ``stamp`` is the time of its signature, in milliseconds since 1970 (None: not signed yet). ``place`` is its position in
-    the queue, ``to_pass`` the number of later messages that have yet to overtake it.
+    ``key`` is its conversation. ``number`` counts messages from 1, ``attempt`` the attempts to deliver this one; ``due`` is
+    the time of its next attempt. ``place`` is its position in the queue, ``to_pass`` the number of later messages that have
+    yet to overtake it.
     """
 
     number: int
@@ -43,13 +42,8 @@ class QueuedDelivery:
     picked: tuple[Picked, ...] = ()
     attempt: int = 1
     due: float = 0.0
-    stamp: int | None = None
     place: float = 0.0
     to_pass: int = 0
-    queue: str = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.queue = self.key
 
 
 @define(eq=False)
@@ -114,20 +108,13 @@ class DeliveryQueues:
 
     def done(self, delivery: QueuedDelivery) -> None:
         """End a delivery that was taken: the next one of its queue can be taken."""
-        self._release(delivery.queue)
+        self._release(delivery.key)
 
-    def put_back(self, delivery: QueuedDelivery, due: float, *, alone: bool = False) -> None:
-        """Put a delivery that was taken back to its position, with the time of its next attempt.
-
-        If ``alone``, it gets a queue of its own, and later deliveries of its conversation overtake it.
-        """
+    def put_back(self, delivery: QueuedDelivery, due: float) -> None:
+        """Put a delivery that was taken back to its position, with the time of its next attempt."""
         delivery.due = due
-        if alone and delivery.queue == delivery.key:
-            self._release(delivery.queue)
-            delivery.queue = f"{delivery.key} {delivery.number}"
-            self._queues[delivery.queue] = _ConversationQueue()
-        insort(self._queues[delivery.queue].deliveries, delivery, key=_PLACE)
-        self._release(delivery.queue)
+        insort(self._queues[delivery.key].deliveries, delivery, key=_PLACE)
+        self._release(delivery.key)
 
     def clear(self) -> None:
         """Drop all waiting deliveries."""

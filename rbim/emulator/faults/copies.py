@@ -32,8 +32,7 @@ __all__ = [
 ]
 
 
-MOST_DUPLICATES = 1000
-"""Equal deliveries that can follow an attempt. They hold up their conversation."""
+MOST_DUPLICATES = 1000  # equal deliveries that can follow an attempt; they hold up their conversation
 
 
 @frozen(kw_only=True)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from attrs import field, frozen
 
 from rbim.codes import FORBIDDEN, FULL
-from rbim.dialect import AbsentMembers, Dialect, NearestMember
 from rbim.emulator.platform.state import Group, Roles, State, Task
+from rbim.emulator.rules import AbsentMembers, NearestMember
 from rbim.errors import AlreadyMember, ApiError, NotFound, NotMember
 from rbim.operations.base import Answer, Operation
 from rbim.operations.call_tasks import CallTaskCreated, CreateCallTask
@@ -42,6 +42,8 @@ from rbim.operations.groups import (
 
 if TYPE_CHECKING:
     from rbim.clock import Clock
+    from rbim.dialect import Dialect
+    from rbim.emulator.rules import Rules
 
 __all__ = [
     "RULES",
@@ -68,10 +70,14 @@ class Refusal(Exception):
 
 
 class DependsOnDialect(AssertionError):
-    """The effect of a request is not described: it depends on ``field`` of the dialect (``strict_dialect``)."""
+    """The effect of a request is not described (``strict_dialect``).
 
-    def __init__(self, field: str = "") -> None:
-        super().__init__(f"the effect of this request is not described: it depends on Dialect.{field}")
+    It depends on ``field``: of the dialect, of the emulator's rules, or of neither, for what the emulator always assumes.
+    """
+
+    def __init__(self, field: str = "", owner: str = "") -> None:
+        cause = f"it depends on {owner}.{field}" if owner else f"the emulator assumes it ({field})"
+        super().__init__(f"the effect of this request is not described: {cause}")
         self.field = field
 
 
@@ -93,7 +99,7 @@ class _StrictDialect:
 
     def __getattr__(self, name: str) -> Any:
         if name not in FORM:
-            raise DependsOnDialect(name)
+            raise DependsOnDialect(name, "Dialect")
         return getattr(self._dialect, name)
 
 
@@ -106,6 +112,7 @@ class World:
 
     state: State
     dialect: Dialect
+    rules: Rules
     clock: Clock
     administrator: str
     check_roles: bool = False
@@ -114,12 +121,19 @@ class World:
     listeners: list[Callable[[GroupChange], object]] = field(factory=list[Callable[["GroupChange"], object]])
 
     def choice(self, name: str) -> Any:
-        """Return the dialect's value where the description says nothing; raise DependsOnDialect in a strict test."""
-        return getattr(self.effects, name)
+        """Return the emulator's rule where the description says nothing; raise DependsOnDialect in a strict test."""
+        if self.strict:
+            raise DependsOnDialect(name, "Rules")
+        return getattr(self.rules, name)
+
+    def assume(self, name: str) -> None:
+        """Raise DependsOnDialect in a strict test: what follows is not described, and a comment says what is assumed."""
+        if self.strict:
+            raise DependsOnDialect(name)
 
     @property
     def effects(self) -> Dialect:
-        """The dialect for checks and rules: in a strict test its fields raise, except those on the form of requests."""
+        """The dialect for checks: in a strict test its fields raise, except those on the form of requests."""
         return cast("Dialect", _StrictDialect(self.dialect)) if self.strict else self.dialect
 
     def record_change(self, cause: str, group: Group, actor: str, *members: str) -> None:
@@ -134,17 +148,19 @@ class World:
     def authorise(self, op: Operation[Any], group: Group, account: str) -> None:
         """Refuse an account whose role in the group does not allow the operation, if roles are checked."""
         name = op.spec.name
-        if not self.check_roles or name not in self.dialect.allowed_roles:
+        if not self.check_roles or name not in self.rules.allowed_roles:
             return
         role = group.members.get(account)
         stated = role is Role.CREATOR or (role is Role.ADMINISTRATOR and name in BY_ADMINISTRATOR)
-        allowed = (self.dialect if stated else self.effects).allowed_roles[name]
+        allowed = (self.rules.allowed_roles if stated else self.choice("allowed_roles"))[name]
         if role is None or role.name.lower() not in allowed:
             raise Refusal(f"{account} may not do this to {group.group_id}", code=FORBIDDEN)
 
     def places(self, group: Group, wanted: int = 1) -> int:
-        """Return how many accounts can join, at least if it is fewer than ``wanted``."""
-        return group.room + (wanted > group.room and not self.choice("owner_counts"))
+        """Return how many accounts can join."""
+        if wanted > group.room:
+            self.assume("owner_counts")  # the owner takes one of the places that the type has (Group; G)
+        return group.room
 
     def nearest(self, before: list[str], after: list[str]) -> str:
         """Return the nearest member to an account, given those who joined before it and after it."""
@@ -168,6 +184,7 @@ class World:
         return user_name or self.administrator
 
 
+PRIVATE_SHOWN_AS = "1"  # of the two values that answers show, the one that does not mean free entry (QueryGroupDetail; G)
 BY_ADMINISTRATOR = frozenset({"InviteJoinGroup", "DeleteGroupMember"})  # so says the description of the operations
 
 Rule = Callable[[World, Any], Answer]
@@ -205,7 +222,8 @@ def _modify(world: World, op: ModifyGroup) -> Success:
     group, actor = world.group(op.group_id), world.actor(op.user_name)
     world.authorise(op, group, actor)
     permission = op.permission or group.permission
-    if op.permission is None and permission is not Permission.OPEN and world.choice("modify_resets_permission"):
+    if op.permission is None and permission is not Permission.OPEN:
+        world.assume("modify_resets_permission")  # to the default that the description states (ModifyGroup; G)
         permission = Permission.OPEN
     declared = _modified(world, group.declared, op.declared)
     domain = _modified(world, group.group_domain, op.group_domain)
@@ -219,8 +237,10 @@ def _modified(world: World, old: str | None, new: str | None) -> str | None:
     """Return an optional text of a group after a modification."""
     if new or not old:
         return new or old
-    cleared = (new is not None and world.choice("empty_text_clears")) or world.choice("modify_clears_texts")
-    return None if cleared else old
+    if new is None:
+        return None if world.choice("modify_clears_texts") else old
+    world.assume("empty_text_clears")  # no other request can remove an announcement (ModifyGroup; G)
+    return None
 
 
 @_rule(DeleteGroup)
@@ -266,7 +286,8 @@ def _named(world: World, groups: list[Group], text: str) -> list[Group]:
     ignoring_case = matching(str.casefold, whole=False)
     whole = text.isdigit() or text.isalpha()
     if ignoring_case and whole and not text.isascii():
-        whole = not world.choice("letters_are_ascii")
+        world.assume("letters_are_ascii")  # else no Chinese name could be found by a part of it (SearchPublicGroups; G)
+        whole = False
     found, more = matching(str, whole=whole), matching(str.casefold, whole=whole)
     return more if more != found and world.choice("search_ignores_case") else found
 
@@ -282,7 +303,7 @@ def _detail(world: World, op: QueryGroupDetail) -> GroupDetail:
         count=len(group.members),
         date_created=group.created.astimezone(world.dialect.zone),
         # Group, permission: answers show only the first two values
-        permission=world.dialect.private_shown_as if group.permission is Permission.PRIVATE else group.permission,
+        permission=PRIVATE_SHOWN_AS if group.permission is Permission.PRIVATE else group.permission,
         target=group.target,
         type=group.type,
         group_domain=group.group_domain,
@@ -344,9 +365,8 @@ def _places(world: World, group: Group, op: InviteJoinGroup) -> int:
     if op.needs_confirmation or wanted <= group.room:
         return wanted
     # with one surplus account alone it depends on the owner's place whether there is any
-    listed = world.choice("overflow_fails") if wanted > group.room + 1 else None
-    places = world.places(group, wanted)
-    if wanted > places and not (world.choice("overflow_fails") if listed is None else listed):
+    places = world.places(group, wanted) if wanted == group.room + 1 else group.room
+    if not world.choice("overflow_fails"):
         raise Refusal(f"{group.group_id} has room for {places} more", code=FULL)
     return places
 
@@ -382,7 +402,8 @@ def _set_role(world: World, op: SetMemberRole) -> Success:
     _member(group, op.member)
     owner, heir = group.owner, None
     if op.role is Role.CREATOR and owner not in ("", op.member):
-        group.members[owner] = Role.ADMINISTRATOR if world.choice("former_creator_administers") else Role.MEMBER
+        world.assume("former_creator_administers")  # no: the request gives no other role (SetMemberRole; G)
+        group.members[owner] = Role.MEMBER
     elif op.role is not Role.CREATOR and op.member == owner:
         if not world.choice("creator_demotion_refused"):
             heir = group.successors((owner,), _heirs(world), world.nearest).get(owner)

@@ -1,14 +1,14 @@
 """The platform's check of the signature, written from the written scheme; it shares no code with the signer.
 
 ``sig`` is compared without regard to case: official text requires upper case, several clients send lower case. The timestamp
-is valid for the dialect's ``signature_valid_for`` seconds (24 hours), in its zone.
+is valid for 24 hours, in the dialect's zone.
 """
 
 from __future__ import annotations
 
 import binascii
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import md5
 from hmac import compare_digest
 from typing import TYPE_CHECKING
@@ -53,16 +53,11 @@ class SignatureCheck:
         own = self.credentials.app_id
         if not matches or claimed != own or app_id not in (None, own, quote(own, safe="")):
             raise Refusal("the signature is not that of this application", kind=AuthenticationError)
-        valid = self.dialect.signature_valid_for
-        if abs((self.clock.now() - _moment(stamp, self.dialect.zone)).total_seconds()) > valid:
-            raise Refusal(f"the timestamp {stamp} is more than {_hours(valid)} off", kind=TimestampExpired)
+        if abs(self.clock.now() - _moment(stamp, self.dialect.zone)) > VALID_FOR:
+            raise Refusal(f"the timestamp {stamp} is more than 24 hours off", kind=TimestampExpired)
 
 
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:g} hours" if seconds >= HOUR else f"{seconds:g} seconds"
-
-
-HOUR = 3600
+VALID_FOR = timedelta(hours=24)  # as in the vendor's sister product (Authentication; O)
 
 
 def _authorization(header: str) -> tuple[str, str]:

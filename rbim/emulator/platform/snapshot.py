@@ -17,8 +17,8 @@ from attrs import frozen
 from cattrs import Converter, ForbiddenExtraKeysError, transform_error
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
-from rbim.dialect import Dialect
 from rbim.emulator.platform.state import Group, State, Task
+from rbim.emulator.rules import Rules
 from rbim.errors import InvalidRequest
 from rbim.operations.call_tasks import CallPolicy, CreateCallTask, NoCallPolicy
 from rbim.operations.groups import Role, Target
@@ -62,14 +62,14 @@ def export_state(state: State) -> dict[str, Any]:
     Its ``version`` is :data:`VERSION`. Times are ISO 8601 with their offset, dates ``YYYY-MM-DD``, no-call policies and
     codes as on the wire.
     """
-    document: dict[str, Any] = _converter(Dialect()).unstructure(state)
+    document: dict[str, Any] = _converter(Rules()).unstructure(state)
     return {"version": VERSION} | document
 
 
-def load_state(state: State, document: object, dialect: Dialect | None = None) -> None:
+def load_state(state: State, document: object, rules: Rules | None = None) -> None:
     """Replace the state, in place, by a document of :func:`export_state`.
 
-    The rules of ``dialect`` (default: the default one) must be able to produce the state.
+    The ``rules`` (default: the default ones) must be able to produce the state.
 
     Raises InvalidRequest that names the wrong fields (at most five); the state then does not change. Fields with a default
     in :class:`~rbim.emulator.State` and its parts may be left out.
@@ -81,7 +81,7 @@ def load_state(state: State, document: object, dialect: Dialect | None = None) -
     if type(version) is not int or version != VERSION:
         raise InvalidRequest(f"version: must be {VERSION} for the emulator's state, not {version!r}", field="version")
     try:
-        loaded = _converter(dialect or Dialect()).structure(fields, State)
+        loaded = _converter(rules or Rules()).structure(fields, State)
     except Exception as error:
         wrong = transform_error(error, format_exception=_message)
         more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
@@ -95,7 +95,7 @@ def _assign(state: State, other: State) -> None:
 
 
 @lru_cache(maxsize=8)
-def _converter(dialect: Dialect) -> Converter:
+def _converter(rules: Rules) -> Converter:
     converter = Converter(forbid_extra_keys=True, unstruct_collection_overrides={set: sorted})
     for kind in (str, int, bool):
         converter.register_structure_hook(kind, _exactly)
@@ -106,7 +106,7 @@ def _converter(dialect: Dialect) -> Converter:
     converter.register_unstructure_hook(datetime, datetime.isoformat)
     converter.register_structure_hook(datetime, _read_moment)
     _register_policies(converter)
-    _register_group(converter, dialect)
+    _register_group(converter, rules)
     _register_state(converter)
     return converter
 
@@ -135,12 +135,12 @@ def _register_policies(converter: Converter) -> None:
     converter.register_structure_hook(CreateCallTask, make_dict_structure_fn(CreateCallTask, converter, call_policy=either))
 
 
-def _register_group(converter: Converter, dialect: Dialect) -> None:
+def _register_group(converter: Converter, rules: Rules) -> None:
     """Write ordered sets as lists, and refuse groups that the rules cannot produce."""
     names = override(unstruct_hook=list, struct_hook=lambda value, _: dict.fromkeys(_list_of(converter, value, str)))
     read = make_dict_structure_fn(Group, converter, invited=names, applied=names)
     converter.register_unstructure_hook(Group, make_dict_unstructure_fn(Group, converter, invited=names, applied=names))
-    converter.register_structure_hook(Group, lambda value, kind: _checked(read(value, kind), dialect))
+    converter.register_structure_hook(Group, lambda value, kind: _checked(read(value, kind), rules))
 
 
 def _register_state(converter: Converter) -> None:
@@ -190,11 +190,11 @@ def _read_moment(value: Any, _: object) -> datetime:  # JSON
     return moment
 
 
-def _checked(group: Group, dialect: Dialect) -> Group:
+def _checked(group: Group, rules: Rules) -> Group:
     creators = list(group.members.values()).count(Role.CREATOR)
-    if creators > 1 or (creators == 0 and dialect.empty_group_deleted):
+    if creators > 1 or (creators == 0 and rules.empty_group_deleted):
         raise ValueError(f"a group has exactly one creator, not {creators}")
-    limit = group.type.member_limit + (not dialect.owner_counts)
+    limit = group.type.member_limit
     if len(group.members) > limit:
         raise ValueError(f"a group of this type has at most {limit} members, not {len(group.members)}")
     if group.target is Target.DISCUSSION and group.type is not group.type.for_discussion:

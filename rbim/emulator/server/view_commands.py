@@ -21,7 +21,7 @@ from rbim.emulator.server.commands import COMMANDS, CommandError, ControlContext
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from datetime import tzinfo
 
     from rbim.emulator.copies.log import DeliveryAttempt
@@ -29,11 +29,9 @@ if TYPE_CHECKING:
     from rbim.emulator.platform.state import Group, Task
     from rbim.emulator.request_log import RecordedRequest
 
-__all__ = ["COMMANDS", "MASK", "MOST", "as_curl", "without_token"]
+__all__ = ["COMMANDS", "MASK", "as_curl", "without_token"]
 
-MOST = 200
-"""Entries of a list."""
-
+MOST = 200  # entries of a list
 ATTEMPTS = 1000  # latest attempts among which messages are looked for
 MASK = "•••"
 """What stands in the place of a secret."""
@@ -366,17 +364,10 @@ def _message(attempts: list[DeliveryAttempt], *, own: bool) -> dict[str, Any]:
 
 
 def _attempt(attempt: DeliveryAttempt, *, own: bool) -> dict[str, Any]:
-    headers: Mapping[str, str] = attempt.headers if own else {**attempt.headers, "CheckSum": MASK}
-    return {
-        "at": attempt.at,
-        "took": attempt.took,
-        "attempt": attempt.attempt,
-        "duplicate": attempt.duplicate,
-        "status": attempt.status,
-        "reason": attempt.reason,
-        "trouble": list(attempt.trouble),
-        "headers": dict(headers),
-    }
+    found = attempt.to_dict()
+    if not own:
+        found["headers"]["CheckSum"] = MASK
+    return {name: each for name, each in found.items() if name not in {"key", "number", "message_id", "body"}}
 
 
 @command("POST", "deliveries/again", _Number)

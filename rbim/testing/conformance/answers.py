@@ -24,7 +24,7 @@ from rbim.testing.conformance.server import byte_by_byte, chunked, closing, endi
 if TYPE_CHECKING:
     from rbim.testing.conformance.server import Peer, Received, Script
 
-__all__ = ["CASES"]
+__all__ = ["CASES", "ODD"]
 
 CASES = Cases()
 
@@ -205,6 +205,28 @@ REFUSED: dict[str, bytes] = {
     "a negative length": b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n{}",
     "a length of letters": b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\n{}",
     "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{} ",
+    "no length": head("200 OK", "Content-Length:") + WHOLE,
+    "a length with a sign": head("200 OK", "Content-Length: +23") + WHOLE,
+    "a hexadecimal length": head("200 OK", "Content-Length: 0x17") + WHOLE,
+    "a length and chunks": head("200 OK", "Transfer-Encoding: chunked", "Content-Length: 5") + chunked(WHOLE)[len(CHUNKS) :],
+    "chunks and their length": head("200 OK", "Content-Length: 33", "Transfer-Encoding: chunked")
+    + chunked(WHOLE)[len(CHUNKS) :],
+    "an unknown transfer coding": head("200 OK", "Transfer-Encoding: x") + WHOLE,
+    "an empty transfer coding": head("200 OK", "Transfer-Encoding:", "Content-Length: 23") + WHOLE,
+    "a transfer coding that is none": head("200 OK", "Transfer-Encoding: identity", "Content-Length: 23") + WHOLE,
+    "chunks of gzip": head("200 OK", "Transfer-Encoding: gzip, chunked") + chunked(WHOLE)[len(CHUNKS) :],
+    "chunks of chunks": head("200 OK", *["Transfer-Encoding: chunked"] * 2) + chunked(WHOLE)[len(CHUNKS) :],
+    "chunks with a parameter": head("200 OK", "Transfer-Encoding: chunked;q=1") + chunked(WHOLE)[len(CHUNKS) :],
+    "chunks in HTTP/1.0": chunked(WHOLE).replace(b"HTTP/1.1", b"HTTP/1.0"),
+    "HTTP/2.0": reply(WHOLE).replace(b"HTTP/1.1", b"HTTP/2.0"),
+    "HTTP/1.2": reply(WHOLE).replace(b"HTTP/1.1", b"HTTP/1.2"),
+    "a status below 100": head("099 What", "Content-Length: 23") + WHOLE,
+    "a space before the status line": b" " + reply(WHOLE),
+    "a header without a name": head("200 OK", ": x", "Content-Length: 23") + WHOLE,
+    "lines that end in a carriage return": reply(WHOLE).replace(b"\r\n", b"\r"),
+    "a chunk size with 0x": CHUNKS + b"0x17\r\n%b\r\n0\r\n\r\n" % WHOLE,
+    "a chunk size with a sign": CHUNKS + b"+17\r\n%b\r\n0\r\n\r\n" % WHOLE,
+    "a chunk of 2^68 bytes": CHUNKS + b"f" * 17 + b"\r\n%b\r\n0\r\n\r\n" % WHOLE,
     "a length of 5,000 digits": b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5_000 + b"\r\n\r\n{}",
     "a chunk size of letters": CHUNKS + b"zz\r\n{}\r\n0\r\n\r\n",
     "a negative chunk size": CHUNKS + b"-2\r\n{}\r\n0\r\n\r\n",
@@ -231,6 +253,40 @@ async def _refused(subject: Conformance, junk: bytes) -> None:
 
 for _name, _bytes in REFUSED.items():
     CASES.add(f"no answer: {_name}")(partial(_refused, junk=_bytes))
+
+
+ODD: dict[str, tuple[int, bytes]] = {
+    "a length that is stated twice": (200, head("200 OK", *["Content-Length: 23"] * 2) + WHOLE),
+    "a space before the colon": (200, head("200 OK", "Content-Length : 23") + WHOLE),
+    "a control character in a header": (200, reply(WHOLE, "200 OK", "X: a\x01b")),
+    "a zero byte in the reason phrase": (200, reply(WHOLE, "200 O\x00K")),
+    "an empty line before the status line": (200, b"\r\n" + reply(WHOLE)),
+    "lines that end in a line feed": (200, b"HTTP/1.1 200 OK\nContent-Length: 23\n\n" + WHOLE),
+    "204 with a body": (204, head("204 No Content", "Content-Length: 23") + WHOLE),
+    "204 with chunks": (204, head("204 No Content", "Transfer-Encoding: chunked") + chunked(WHOLE)[len(CHUNKS) :]),
+    "304 with a body": (304, head("304 Not Modified", "Content-Length: 23") + WHOLE),
+    "a space behind a chunk size": (200, CHUNKS + b"17 \r\n%b\r\n0\r\n\r\n" % WHOLE),
+    "a length in the trailers": (200, CHUNKS + b"17\r\n%b\r\n0\r\nContent-Length: 5\r\n\r\n" % WHOLE),
+    "a chunk extension of 100,000 bytes": (200, CHUNKS + b"17;%b\r\n%b\r\n0\r\n\r\n" % (b"a" * 100_000, WHOLE)),
+    "a header of 9,000 bytes": (200, reply(WHOLE, "200 OK", f"X: {'a' * 9_000}")),
+    "a header of 80,000 bytes": (200, reply(WHOLE, "200 OK", f"X: {'a' * 80_000}")),
+    "150 headers": (200, reply(WHOLE, "200 OK", *[f"X-{number}: a" for number in range(150)])),
+    "10,000 interim answers": (200, head("103 Early Hints") * 10_000 + reply(WHOLE)),
+}
+"""Answers that some parsers accept and others refuse, with their status."""
+
+
+async def _odd(subject: Conformance, status: int, odd: bytes) -> None:
+    async with served(subject, ending(odd), reply(b"2")) as (server, transport):
+        with suppress(Unanswered):
+            body = WHOLE if status == 200 else b""  # noqa: PLR2004  # others have none
+            await expect_response(transport, request(server.url()), body, status=status)
+        check(await all_closed(server, 0), "the connection stays open after its end; required: closed")
+        await expect_response(transport, request(server.url()), b"2")
+
+
+for _name, (_status, _bytes) in ODD.items():
+    CASES.add(f"odd: {_name} is this answer or none")(partial(_odd, status=_status, odd=_bytes))
 
 
 ENDLESS = {

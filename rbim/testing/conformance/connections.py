@@ -39,8 +39,7 @@ __all__ = ["CASES"]
 
 CASES = Cases()
 
-MOMENT = 0.02
-"""Seconds within which a transport can notice data that has reached this machine."""
+MOMENT = 0.02  # seconds within which a transport can notice data that has reached this machine
 
 
 def _on(server: RawServer) -> list[int]:

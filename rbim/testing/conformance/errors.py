@@ -10,7 +10,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio import CancelScope, create_task_group
@@ -27,15 +27,29 @@ from rbim.testing.conformance.case import (
     check,
     eventually,
     expect_error,
+    expect_response,
     expect_timeout,
     recorded_text,
     request,
     served,
 )
-from rbim.testing.conformance.server import PATIENCE, Peer, Received, closing, head, refusing_port, reply, resetting, silent
+from rbim.testing.conformance.server import (
+    PATIENCE,
+    Peer,
+    Received,
+    chunked,
+    closing,
+    head,
+    refusing_port,
+    reply,
+    resetting,
+    silent,
+)
+from rbim.testing.conformance.tls import authority
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    import ssl
+    from collections.abc import Awaitable, Callable, Generator, Mapping
     from typing import Self
 
     from rbim.http import Request, Response, Transport
@@ -129,6 +143,9 @@ async def _no_connection(subject: Conformance) -> None:
             )
 
 
+MOMENT = 0.1  # seconds
+
+
 @CASES.add("time-out: while the request is being sent")
 async def _deaf(subject: Conformance) -> None:
     given_up = threading.Event()
@@ -146,6 +163,78 @@ async def _deaf(subject: Conformance) -> None:
         head_only=True,
         receive_buffer=65536,
     )
+
+
+LONG = b"x" * 200_000  # more than one read
+ARRIVED: dict[str, bytes] = {
+    "short": reply(WHOLE),
+    "long": reply(LONG),
+    "in chunks": chunked(*[LONG[:10_000]] * 20),
+    "none": b"",
+}
+OUTCOMES = {"short": len(WHOLE), "long": len(LONG), "in chunks": len(LONG), "none": "Unanswered"}
+
+
+async def _read_late(
+    subject: Conformance,
+    scheme: str,
+    *,
+    greet: Callable[[Peer], object] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """Block the event loop until the time-out of requests on new and kept connections is over, and their answers are there.
+
+    A request that has no answer then is Unanswered.
+    """
+    may_answer = threading.Event()
+
+    def script(peer: Peer, received: Received) -> None:
+        if received.body != WHOLE:
+            may_answer.wait(PATIENCE)
+        peer.send(reply(WHOLE) if received.body == WHOLE else ARRIVED[received.body.decode()])
+
+    async def sends(transport: Transport, sent: Request, seconds: float, outcomes: list[object]) -> None:
+        try:
+            outcomes.append(len((await transport.send(sent, timeout=seconds)).body))
+        except TransportError as error:
+            outcomes.append(type(error).__name__)
+
+    in_time = False
+    for timeout in (0.3, 2.5):  # the longer one is for machines on which requests do not arrive in time
+        found: dict[str, list[object]] = {name: [] for name in ARRIVED}
+        async with served(subject, script, greet=greet, options=options) as (server, transport):
+            origin, most = server.url(scheme), 3 * len(ARRIVED)
+            async with create_task_group() as tasks:
+                for _ in ARRIVED:
+                    tasks.start_soon(expect_response, transport, request(origin, body=WHOLE))
+            until = time.monotonic() + timeout + MOMENT
+            async with create_task_group() as tasks:
+                for name, outcomes in found.items():
+                    for _ in range(2):  # one over a connection that is kept, and one over a new one
+                        tasks.start_soon(sends, transport, request(origin, body=name.encode()), timeout, outcomes)
+                in_time = await eventually(server, lambda server: len(server.requests) == most, timeout)  # noqa: B023  # here
+                may_answer.set()
+                time.sleep(max(0.0, until - time.monotonic()))  # noqa: ASYNC251  # the block
+            may_answer.clear()
+        if in_time:
+            break
+    wanted = {name: [outcome] * 2 for name, outcome in OUTCOMES.items()}
+    check(found == wanted, f"the requests ended with {found}; required: {wanted}")
+
+
+@CASES.add("time-out: an answer that arrived while the event loop was blocked is read", alone=True)
+async def _blocked(subject: Conformance) -> None:
+    await _read_late(subject, "http")
+
+
+@CASES.add("time-out: an answer that arrived over TLS while the event loop was blocked is read", "tls", alone=True)
+async def _blocked_over_tls(subject: Conformance) -> None:
+    greet = partial(_start_tls, authority().of_a_server())
+    await _read_late(subject, "https", greet=greet, options=authority().trusted_by(subject))
+
+
+def _start_tls(context: ssl.SSLContext, peer: Peer) -> None:
+    peer.start_tls(context)
 
 
 @CASES.add("time-out: zero or below is not sent, at once")
@@ -355,8 +444,7 @@ async def _interrupted(
         )
 
 
-A_MOMENT = 0.02
-"""Seconds after which data sent on this machine has certainly arrived."""
+A_MOMENT = 0.02  # seconds after which data sent on this machine has certainly arrived
 
 
 @CASES.add("secrets: hidden from the traceback of a request cancelled while connecting")

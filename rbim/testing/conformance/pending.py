@@ -148,8 +148,10 @@ async def _exchanges(
 
         def scripted(peer: Peer, received: Received) -> None:
             peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or a second segment may wait for a request
-            script(peer, received, records)
-            done.release()
+            try:
+                script(peer, received, records)
+            finally:  # the client may have closed the connection already, because of what came first behind the response
+                done.release()
 
         async with served(subject, scripted, greet=records.greet, options=authority().trusted_by(subject)) as (
             server,

@@ -41,15 +41,11 @@ __all__ = ["CASES"]
 CASES = Cases()
 LOG = logging.getLogger("rbim.testing.conformance")
 
-MOST_AWAITS = 1000
-"""The most suspensions of one ``send``."""
-
-ARRIVAL = 0.05
-"""Seconds within which bytes that were written before have reached the server."""
+MOST_AWAITS = 1000  # the most suspensions of one ``send``
+ARRIVAL = 0.05  # seconds within which bytes that were written before have reached the server
 
 
-STEP = 0.002
-"""Seconds between two looks of the server."""
+STEP = 0.002  # seconds between two looks of the server
 
 
 def _readable(peer: Peer, seconds: float) -> bool:
@@ -127,8 +123,7 @@ async def _secure(subject: Conformance) -> None:
 
 CALLS = 600
 WORKERS = 20
-DROPPED = 20
-"""One request in so many is read, and its connection closed without a response."""
+DROPPED = 20  # one request in so many is read, and its connection closed without a response
 
 
 class _Reloading:

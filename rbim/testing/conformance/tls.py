@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ssl
+import time
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from rbim.errors import NotSent, Unanswered
 from rbim.testing.conformance.case import (
     AUTHORIZATION,
+    LENIENCY,
+    REQUEST_TIMEOUT,
     SIG,
     WHOLE,
     Cases,
@@ -265,6 +268,8 @@ async def _tunnel_to_another(subject: Conformance) -> None:
 NO_TUNNELS: dict[str, Script] = {
     "407": reply(b"", "407 Who are you"),
     "503": reply(b"", "503 No"),
+    "a redirect": reply(b"", "302 Found", "Location: http://127.0.0.1:9/"),
+    "101": head("101 Switching Protocols"),
     "a closed connection": closing(),
     "a reset": resetting,
     "junk": closing(b"junk\r\n\r\n"),
@@ -272,23 +277,52 @@ NO_TUNNELS: dict[str, Script] = {
 }
 
 
-async def _no_tunnel(subject: Conformance, script: Script) -> None:
+async def _no_tunnel(subject: Conformance, script: Script, seconds: float = REQUEST_TIMEOUT) -> None:
     with RawServer(script) as proxy:
         async with subject.make(proxy=proxy.url(), **authority().trusted_by(subject)) as transport:
-            await expect_error(transport, request(f"https://{ELSEWHERE}"), NotSent)
-            check(await all_closed(proxy), "the connection stays open after the proxy refused the tunnel; required: closed")
+            began = time.monotonic()
+            await expect_error(transport, request(f"https://{ELSEWHERE}"), NotSent, timeout=seconds)
+            took = time.monotonic() - began
+            check(took < seconds + LENIENCY, f"ended after {took:.2f} s; required: within {LENIENCY:g} s of {seconds:g} s")
+            check(await all_closed(proxy), "the connection stays open although there is no tunnel; required: closed")
 
 
 for _name, _script in NO_TUNNELS.items():
     CASES.add(f"proxy: {_name} in place of a tunnel is not sent", "tls", "proxy")(partial(_no_tunnel, script=_script))
 
 
-@CASES.add("proxy: a tunnel that takes too long is not sent, and its connection is closed", "tls", "proxy")
-async def _slow_tunnel(subject: Conformance) -> None:
-    with RawServer(silent) as proxy:
-        async with subject.make(proxy=proxy.url(), **authority().trusted_by(subject)) as transport:
-            await expect_error(transport, request(f"https://{ELSEWHERE}"), NotSent, timeout=0.1)
-            check(await all_closed(proxy), "the connection stays open after the tunnel timed out; required: closed")
+def _hanging(*data: bytes) -> Script:
+    """Return the script of a proxy that sends these bytes, and then nothing."""
+
+    def script(peer: Peer, _: Received) -> None:
+        peer.send(b"".join(data))
+        peer.wait_closed()
+
+    return script
+
+
+def _endless(peer: Peer, _: Received) -> None:
+    while True:
+        peer.send(head("100 Continue"))
+        time.sleep(0.005)
+
+
+HANGING: dict[str, Script] = {
+    "with nothing": silent,
+    "in the middle of a head": _hanging(b"HTTP/1.1 200 OK\r\nX"),
+    "after an interim answer": _hanging(head("100 Continue")),
+    "with interim answers without end": _endless,
+    "in the middle of a refusal": _hanging(head("407 Who are you", "Content-Length: 100")),
+    "after its answer": _hanging(head("200 OK")),
+    "after an answer with a length": _hanging(head("200 OK", "Content-Length: 5")),
+    "after an answer with a body": _hanging(reply(b"hello")),
+    "after an answer with chunks": _hanging(head("200 OK", "Transfer-Encoding: chunked")),
+    "after its answer and junk": _hanging(head("200 OK"), b"junk" * 10),
+}
+for _name, _script in HANGING.items():
+    CASES.add(f"proxy: a tunnel that hangs {_name} is not sent", "tls", "proxy")(
+        partial(_no_tunnel, script=_script, seconds=0.2)
+    )
 
 
 @CASES.add("proxy: one that refuses connections is not sent to", "proxy")

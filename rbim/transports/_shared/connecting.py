@@ -60,7 +60,14 @@ EARLY = _Problem("certificate not valid yet", "check this machine's clock")
 NO_LOGIN = _Problem("the proxy wants other credentials: 407", "check user and password in the address of the proxy")
 NO_TUNNEL = _Problem("the proxy opened no tunnel", "check whether the proxy allows this host and port")
 
-CERTIFICATES = {9: EARLY, 10: EXPIRED, 62: OTHER_HOST, 64: OTHER_HOST}  # X509_V_ERR codes; any other: UNTRUSTED
+WEAK = _Problem("the server's certificate is too weak", "the server needs a new one: RSA of 2,048 bits or more, SHA-256")
+
+CERTIFICATES = {  # X509_V_ERR codes; any other: UNTRUSTED
+    **dict.fromkeys((66, 67, 68), WEAK),
+    **dict.fromkeys((62, 64), OTHER_HOST),
+    9: EARLY,
+    10: EXPIRED,
+}
 ERRNOS = {
     errno.ECONNREFUSED: REFUSED,
     errno.ECONNRESET: RESET,
@@ -69,6 +76,7 @@ ERRNOS = {
     errno.ENETDOWN: UNREACHABLE,
     errno.EADDRNOTAVAIL: UNREACHABLE,
 }
+TOO_WEAK = {"CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK", "DH_KEY_TOO_SMALL", "EE_KEY_TOO_SMALL"}
 NOT_TLS = {"HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "WRONG_VERSION_NUMBER"}
 
 # Texts of libraries that keep no exception, and their meaning; the first match counts.
@@ -107,8 +115,10 @@ def no_connection(
     if problem is not None:
         return _message(request.origin, problem, proxy, uds)
     text = one_line(redacted(str(error) if shown is None else shown, request.secrets), MAX_TEXT)
+    text = "" if proxy is not None and "@" in proxy else text  # it may show the address
     name = type(error).__name__
-    unknown = _Problem(f"{name}: {text}" if text else name, "")
+    own = text and type(error) is ValueError  # rbim's own, of a file
+    unknown = _Problem(text if own else f"{name}: {text}" if text else name, "")
     return _message(request.origin, CLOSED if secure and not text and proxy is None else unknown, proxy, uds)
 
 
@@ -165,6 +175,8 @@ def _problem_of(error: Exception) -> _Problem | None:
             return CLOSED
         if isinstance(each, ssl.SSLError) and getattr(each, "reason", "") in NOT_TLS:
             return NO_TLS
+        if isinstance(each, ssl.SSLError) and getattr(each, "reason", "") in TOO_WEAK:
+            return WEAK
         if isinstance(each, (socket.gaierror, UnicodeError)):  # a name that is too long cannot be encoded
             return NO_HOST
         if isinstance(each, FileNotFoundError):

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 import sys
 import time
@@ -28,7 +29,7 @@ from rbim.transports._shared.network import readable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MAX_IDLE", "MAX_TIMER", "READ_SIZE", "Link", "Links", "take"]
+__all__ = ["GRACE", "MAX_IDLE", "MAX_TIMER", "READ_SIZE", "Deadline", "Link", "Links", "take"]
 
 MAX_IDLE = 60.0
 """Seconds after which an idle connection is closed, by default."""
@@ -36,13 +37,43 @@ MAX_IDLE = 60.0
 MAX_TIMER = 3600.0
 """The longest timer in seconds: a time-out may be infinite, but a timer of uvloop may not."""
 
+GRACE = 1.0
+"""The most seconds after a deadline in which what has arrived is read: the event loop may have been blocked, or stopped."""
+
 READ_SIZE = 64 * 1024
 """Bytes per read: with more, asyncio's reads cost page faults."""
 
+TURNS = 8  # turns of the event loop in which TLS passes on what was read, and a task takes it
 CLOSE_TURNS = 10  # turns of the event loop; closed connections need two or three of them
 HAPPY_EYEBALLS_DELAY = 0.25  # seconds before the next address is tried in parallel, as RFC 8305 recommends
 
 L = TypeVar("L", bound="Link")
+
+
+class Deadline:
+    """A time of the event loop that ends the block of ``scope``, after the loop has read what has arrived.
+
+    A timer may fire before that: the loop was blocked, or the process was stopped. So the loop turns on while ``unread``
+    tells that there is data, but not for longer than GRACE, and a few times more, so that the task of the block takes it.
+    """
+
+    def __init__(self, when: float, unread: Callable[[], bool]) -> None:
+        self.scope = asyncio.timeout(None)
+        self._when = when
+        self._unread = unread
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_at(when, self._end, TURNS) if when < math.inf else None
+
+    def stop(self) -> None:
+        """Stop: the block has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _end(self, turns: int) -> None:
+        if turns and self._loop.time() < self._when + GRACE:
+            self._timer = self._loop.call_later(0, self._end, TURNS if self._unread() else turns - 1)
+        else:
+            self.scope.reschedule(0)
 
 
 class Links:
@@ -92,6 +123,7 @@ class Link(asyncio.BufferedProtocol, ABC):
         "_secure",
         "_timer",
         "_timer_at",
+        "_turns",
         "busy",
         "idle_since",
         "transport",
@@ -105,6 +137,7 @@ class Link(asyncio.BufferedProtocol, ABC):
         self._idle = idle
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = self._timer_at = 0.0
+        self._turns = TURNS
         self._secure = False
         self._poll: Callable[[], bool] | None = None
         self.busy = False
@@ -169,6 +202,7 @@ class Link(asyncio.BufferedProtocol, ABC):
         """Begin an exchange that ends by ``deadline`` (monotonic clock)."""
         self.busy = True
         self._deadline = deadline
+        self._turns = TURNS
         if self._timer is None or self._timer_at > deadline:
             self._set_timer(deadline)
 
@@ -224,7 +258,7 @@ class Link(asyncio.BufferedProtocol, ABC):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
-        self.transport = cast(asyncio.Transport, transport)
+        self.transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # the buffer has a fixed size
         """Return the buffer to read into."""
@@ -276,12 +310,16 @@ class Link(asyncio.BufferedProtocol, ABC):
     def _on_timer(self) -> None:
         self._timer = None
         due = self._deadline if self.busy else self.idle_since + self._max_idle
-        if due > time.monotonic():
+        now = time.monotonic()
+        if due > now:
             self._set_timer(due)
-        elif self.busy:
-            self.late()
-        else:
+        elif not self.busy:
             self.close()
+        elif self._turns and now < due + GRACE:  # see Deadline
+            self._turns = TURNS if self.stale and not self.closing else self._turns - 1
+            self._set_timer(now)
+        else:
+            self.late()
 
 
 def take(idle: dict[L, None], oldest: float, *, look: bool = True) -> L | None:

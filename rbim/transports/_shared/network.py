@@ -1,62 +1,21 @@
-"""Proxies, TLS certificates, sockets and timer resolution of the machine."""
+"""TLS certificates and sockets of the machine."""
 
 from __future__ import annotations
 
-import math
-import os
+import re
 import select
 import ssl
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["proxies_from_env", "proxy_for", "proxy_from_env", "readable", "rounded_up", "tls_context"]
+__all__ = ["load_certificate", "readable", "tls_context"]
 
-STEPS_PER_SECOND = 100
-
-
-def rounded_up(seconds: float) -> float:
-    """Return a time-out in seconds, rounded up to 1/100 s.
-
-    For objects that must be rebuilt for each new time-out: the remaining time of a call is different for every attempt.
-    """
-    return math.ceil(seconds * STEPS_PER_SECOND) / STEPS_PER_SECOND if seconds < math.inf else seconds
-
-
-def proxy_for(origin: str, given: str | None, *, trust_env: bool) -> str | None:
-    """Return the proxy address for an origin, with a scheme: the given one, else the environment's, else None."""
-    proxy = proxy_from_env(origin) if given is None and trust_env else given
-    return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
-
-
-def proxy_from_env(origin: str) -> str | None:
-    """Return the proxy for an origin from the environment, as the standard library reads it, or None."""
-    proxies = _proxies()
-    if not proxies:
-        return None
-    from urllib.request import proxy_bypass
-
-    parts = urlsplit(origin)
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
-    return None if not proxy or proxy_bypass(parts.netloc) else proxy
-
-
-def proxies_from_env() -> list[str]:
-    """Return the addresses of all proxies of the environment, for any origin."""
-    return [address for scheme, address in _proxies().items() if scheme in {"http", "https", "all"} and address]
-
-
-def _proxies() -> dict[str, str]:
-    """Return the proxies by scheme. The standard library is asked only if there can be one: its import takes 13 ms."""
-    if sys.platform not in {"darwin", "win32"} and not any(name.lower().endswith("_proxy") for name in os.environ):
-        return {}
-    from urllib.request import getproxies
-
-    return getproxies()
+MOST_OF_A_KEY = 64 * 1024  # bytes
+PFX = re.compile(rb"\x30(?:\x80|[\x81-\x84].{1,4}?)\x02\x01\x03", re.DOTALL)  # its version is 3; those of keys are lower
 
 
 def tls_context(verify: ssl.SSLContext | str | bool, cert: str | tuple[str, str] | None) -> ssl.SSLContext:  # noqa: FBT001  # as the transports take it
@@ -64,7 +23,8 @@ def tls_context(verify: ssl.SSLContext | str | bool, cert: str | tuple[str, str]
 
     ``verify`` is a context to use, the path of a CA bundle, True for the machine's certificates, or False for no
     verification. A machine without certificates uses those of certifi, which httpx brings. ``cert`` is the path of a client
-    certificate with its key, or a pair of paths. Raises OSError if a file is missing.
+    certificate with its key, or a pair of paths. Raises ValueError for a file that is missing, is not PEM, or has an
+    encrypted key.
     """
     if isinstance(verify, ssl.SSLContext):
         context = verify
@@ -73,10 +33,58 @@ def tls_context(verify: ssl.SSLContext | str | bool, cert: str | tuple[str, str]
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     else:
-        context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else _certificates())
+        context = _trusting(verify if isinstance(verify, str) else _certificates())
     if cert is not None:
-        context.load_cert_chain(*((cert,) if isinstance(cert, str) else cert))
+        load_certificate(context, *((cert,) if isinstance(cert, str) else cert))
     return context
+
+
+def _trusting(authorities: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=authorities)
+    except FileNotFoundError:
+        reason = f"{authorities}: no such file"
+    except ssl.SSLError as error:
+        reason = f"{authorities}: {_kind_of(authorities) or f'no certificates in PEM ({error.reason})'}"
+    raise ValueError(reason)
+
+
+def load_certificate(context: ssl.SSLContext, cert: str | Path, key: str | Path | None = None) -> None:
+    """Load a client's certificate and its key, which may be in the same file. Raises OSError or ValueError."""
+    asked: list[bool] = []
+
+    def password() -> str:  # without it, OpenSSL would ask on the terminal
+        asked.append(True)
+        return ""
+
+    try:
+        context.load_cert_chain(cert, key, password)
+    except FileNotFoundError:
+        reason = next(f"{path}: no such file" for path in (cert, key) if path is not None and not Path(path).exists())
+    except ssl.SSLError as error:
+        others = [f"{path}: {kind}" for path in (cert, key) if (kind := _kind_of(path))]
+        if asked:
+            reason = f"{key or cert}: the key is encrypted: decrypt it (openssl pkey -in FILE -out FILE.pem)"
+        elif error.reason == "KEY_VALUES_MISMATCH":
+            reason = f"{key or cert}: the key does not belong to the certificate"
+        else:
+            reason = others[0] if others else f"{cert}: no certificate with its key in PEM"
+    else:
+        return
+    raise ValueError(reason)
+
+
+def _kind_of(path: str | Path | None) -> str:
+    """Return what a file is that is not PEM, and how to convert it; empty if that is not known."""
+    if path is None:
+        return ""
+    with Path(path).open("rb") as stream:
+        begin = stream.read(MOST_OF_A_KEY)
+    if not begin.startswith(b"\x30") or b"-----BEGIN" in begin:
+        return ""
+    if PFX.match(begin):
+        return "PKCS#12 (PFX), not PEM: convert it (openssl pkcs12 -in FILE -nodes -out FILE.pem)"
+    return "DER, not PEM: convert it (openssl x509 or pkey, with -inform DER -in FILE -out FILE.pem)"
 
 
 def _certificates() -> str | None:

@@ -78,8 +78,7 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
-MAX_SECRETS = 1024
-"""The number of secrets remembered: enough for all requests in flight, if each has its own."""
+MAX_SECRETS = 1024  # the number of secrets remembered: enough for all requests in flight, if each has its own
 
 
 class LogRedactor(logging.Filter):

@@ -7,16 +7,16 @@ The parser is llhttp if httptools is installed (extra ``fast``), otherwise h11; 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from rbim.http import answered
-from rbim.transports.asyncio.parser import Stop
+from rbim.transports._shared.heads import HeaderNames, fault_of
+from rbim.transports.asyncio.stop import Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rbim.http import Response
-    from rbim.transports.asyncio.parser import Parser, Reader
 
 __all__ = ["HEAD_LIMIT", "AnswerReader", "KnownHeads"]
 
@@ -25,8 +25,6 @@ HEAD_LIMIT = 64 * 1024
 
 MAX_HEADS = 64  # cached heads
 RESTING = 64 * MAX_HEADS  # responses
-MAX_NAMES = 256  # cached header names
-MAX_NAME = 64  # bytes
 MAX_CACHED = 4096  # bytes; the head of a longer response is not cached
 BLANK = b"\r\n\r\n"
 BODILESS = frozenset({204, 304})
@@ -35,7 +33,16 @@ FIRST_STATUS = 100
 FIRST_FINAL = 200
 
 
-def _chosen() -> tuple[Callable[[Reader], Parser], tuple[type[Exception], ...]]:
+class _Parser(Protocol):
+    """A parser of the responses on one connection, as httptools has it: it calls the methods ``on_...`` of its reader."""
+
+    def feed_data(self, data: bytes | memoryview) -> None: ...
+    def get_status_code(self) -> int: ...
+    def get_http_version(self) -> str: ...
+    def should_keep_alive(self) -> bool: ...
+
+
+def _chosen() -> tuple[Callable[[AnswerReader], _Parser], tuple[type[Exception], ...]]:
     try:
         import httptools
     except ImportError:
@@ -43,11 +50,11 @@ def _chosen() -> tuple[Callable[[Reader], Parser], tuple[type[Exception], ...]]:
 
         return H11Parser, (Stop,)
 
-    def llhttp(reader: Reader) -> Parser:
+    def llhttp(reader: AnswerReader) -> _Parser:
         parser: Any = httptools.HttpResponseParser(reader)
         # without it, a Content-Length in the trailers is an error; the reader refuses one in the head of a chunked response
         parser.set_dangerous_leniencies(lenient_chunked_length=True)
-        checked: Parser = parser
+        checked: _Parser = parser
         return checked
 
     return llhttp, (Stop, httptools.HttpParserError, httptools.HttpParserUpgrade)
@@ -62,8 +69,7 @@ class KnownHeads:
 
     The same head always parses to the same result. If a known head comes again, in one read and with a body of the length
     that it states, the parser is skipped. Some servers make each head unique, with a request's id: if a full cache was of
-    no use, it is not used for the next responses, which ``resting`` counts down. ``names`` are header names as bytes and in
-    lower case.
+    no use, it is not used for the next responses, which ``resting`` counts down.
     """
 
     __slots__ = ("_heads", "_used", "limit", "names", "resting")
@@ -73,7 +79,7 @@ class KnownHeads:
         self._heads: dict[bytes, tuple[int, dict[str, str], int]] = {}
         self._used = False
         self.resting = 0
-        self.names: dict[bytes, str] = {}
+        self.names = HeaderNames()
 
     def answer(self, data: bytes) -> Response | None:
         """Return the response if these bytes are exactly one response with a known head, else None."""
@@ -93,13 +99,6 @@ class KnownHeads:
                 self.resting = 0 if self._used else RESTING
                 self._used = False
             self._heads[head] = status, headers.copy(), len(body)
-
-    def name(self, name: bytes) -> str:
-        """Return a header name in lower case, and keep it if it is short."""
-        lowered = name.decode("latin-1").lower()
-        if len(name) <= MAX_NAME and len(self.names) < MAX_NAMES:
-            self.names[name] = lowered
-        return lowered
 
 
 class AnswerReader:
@@ -220,7 +219,7 @@ class AnswerReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         """Store a header of the head; ignore trailers."""
         if not self._reading_body:
-            key = self._names.get(name) or self._known.name(name)
+            key = self._names[name]
             text = value.decode("latin-1").rstrip(" \t")
             headers = self._headers
             headers[key] = f"{headers[key]}, {text}" if key in headers else text
@@ -235,8 +234,6 @@ class AnswerReader:
             return
         self._reading_body = True
         self.reusable = self._parser.should_keep_alive()
-        if not self.reusable and self._parser.get_http_version() not in {"1.0", "1.1"}:
-            self._refuse(f"the response is HTTP/{self._parser.get_http_version()}, not HTTP/1.1 or HTTP/1.0")
         if self._tunnel:  # it has no body, and the connection stays open, whatever its headers say
             self.whole = self.reusable = True
         else:
@@ -245,14 +242,10 @@ class AnswerReader:
     def _frame(self) -> None:
         """Decide where the body ends, or refuse the response."""
         headers = self._headers
-        if "transfer-encoding" in headers:
-            if headers["transfer-encoding"].lower() != "chunked" or self._parser.get_http_version() == "1.0":
-                self._refuse(
-                    "the response has a Transfer-Encoding other than chunked, or is HTTP/1.0 with a Transfer-Encoding"
-                )
-            if "content-length" in headers:
-                self._refuse("the response has both a Transfer-Encoding and a Content-Length")
-        elif self._status in BODILESS:
+        chunked = "transfer-encoding" in headers
+        if (chunked or not self.reusable) and (fault := fault_of(self._parser.get_http_version(), headers)):
+            self._refuse(fault)
+        if chunked or self._status in BODILESS:
             pass
         elif "content-length" not in headers:
             self._framed = False

@@ -6,18 +6,15 @@ twice. It does not reuse connections of HTTP/1.0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rbim._support.text import install_command
-from rbim.transports.asyncio.parser import Stop
+from rbim.transports.asyncio.stop import Stop
 
 try:
     import h11
 except ImportError as missing:
     raise ImportError(f"AsyncioTransport needs httptools or h11: {install_command('fast')}") from missing
-
-if TYPE_CHECKING:
-    from rbim.transports.asyncio.parser import Reader
 
 __all__ = ["H11Parser"]
 
@@ -29,7 +26,7 @@ REQUEST = h11.Request(method="GET", target="/", headers=[("Host", "h")]), h11.En
 class H11Parser:
     """A parser like that of httptools, made of h11. It follows both sides of a connection: see ``REQUEST``."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Any) -> None:
         self._reader = reader
         self._connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_EVENT)
         self._head: h11.Response | h11.InformationalResponse | None = None

@@ -14,26 +14,26 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from rbim.errors import InvalidRequest, NotSent, Unanswered
+from attrs import frozen
+
+from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, Unanswered
 from rbim.http import Response
-from rbim.transports._shared.base import BaseTransport
-from rbim.transports._shared.connecting import no_connection, too_late
-from rbim.transports._shared.head_cache import HeadCache
-from rbim.transports._shared.link import MAX_IDLE, MAX_TIMER, Links, take
-from rbim.transports._shared.network import proxy_for, tls_context
-from rbim.transports._shared.redaction import sanitized
-from rbim.transports.asyncio.answer import KnownHeads
-from rbim.transports.asyncio.connection import Broken, Connection
+from rbim.transports._shared.base import BaseTransport, Options
+from rbim.transports._shared.connecting import no_answer, no_connection, too_late
+from rbim.transports._shared.heads import HeadCache
+from rbim.transports._shared.link import MAX_TIMER, Link, Links, take
+from rbim.transports._shared.redaction import redacted, sanitized
+from rbim.transports.asyncio.answer import AnswerReader, KnownHeads
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
+    from typing import Unpack
 
+    from rbim.errors import TransportError
     from rbim.http import Request
-    from rbim.transports.asyncio.connection import Idle
 
-
-__all__ = ["AsyncioTransport", "Proxy", "RequestHead", "Route"]
+__all__ = ["AsyncioTransport", "Broken", "Connection", "Idle", "Proxy", "RequestHead", "Route"]
 
 PORTS = {"http": 80, "https": 443}
 OWN_FRAMING = frozenset({"content-length", "transfer-encoding"})  # the transport sets these itself
@@ -41,6 +41,128 @@ SUCCESS = range(200, 300)
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 FIELD = re.compile(r"[\t\x20-\x7e]*")
 PATH = re.compile(r"[\x21-\x7e]+")
+
+
+@frozen
+class Broken:
+    """The reason why there is no response.
+
+    ``reason`` is rbim's own text, ``error`` an exception from below (or None). ``late``: the deadline passed. ``limit``: the
+    body was longer than this many bytes.
+    """
+
+    reason: str = ""
+    error: Exception | None = None
+    late: bool = False
+    limit: int | None = None
+
+    def to_error(self, request: Request, *, new: bool) -> TransportError:
+        """Return the error to raise, without secrets of the request; ``new``: the connection was just opened."""
+        if self.limit is not None:
+            return AnswerTooLarge(self.reason, limit=self.limit)
+        if self.error is None:
+            return Unanswered(no_answer(request, self.reason, new=new))
+        cause = sanitized(self.error, request.secrets)
+        text = f"{self.reason}: {type(cause).__name__}: {redacted(str(cause), request.secrets)}"
+        failure = Unanswered(no_answer(request, text, new=new))
+        failure.__cause__ = cause
+        return failure
+
+
+class Connection(Link):
+    """One connection to one origin, idle or with one request in flight."""
+
+    __slots__ = ("_known", "_reader", "_tunnel", "_waiter")
+
+    def __init__(self, links: Links, idle: Idle, known: KnownHeads) -> None:
+        super().__init__(links, idle)
+        self._known = known
+        self._reader = AnswerReader(known)
+        self._waiter: asyncio.Future[Response | Broken] | None = None
+        self._tunnel = False
+
+    # Called by the transport.
+
+    def ask(self, message: bytes, deadline: float, *, tunnel: bool = False) -> asyncio.Future[Response | Broken]:
+        """Write one complete request and return the future of its response.
+
+        ``deadline`` is a time of the monotonic clock. The frames of an exception from here contain ``message``.
+        """
+        self._reader.begin(tunnel=tunnel)
+        self._tunnel = tunnel
+        self.expect(deadline)
+        self._waiter = waiter = self._loop.create_future()
+        self.open_transport.write(message)
+        return waiter
+
+    def abandon(self, waiter: asyncio.Future[Response | Broken]) -> None:
+        """Close the connection if it still works for this future, whose caller has stopped waiting."""
+        if self._waiter is waiter:
+            self._waiter = None
+            self.abort()
+
+    async def secure(self, context: ssl.SSLContext, host: str | None) -> None:
+        """Start TLS on the open connection. Raises ConnectionResetError if it is closed before the handshake ends."""
+        await super().secure(context, host)
+        self._reader = AnswerReader(self._known)  # the last one has read the response of a proxy
+
+    def fail(self, reason: str) -> None:
+        """Fail the current request with this reason, or close the connection if it is idle."""
+        if self._waiter is not None:
+            self._settle(Broken(reason))
+        else:
+            self.close()
+
+    # Called by asyncio, and what ends an exchange.
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Read a part of the response; without a request, close the connection."""
+        if self._waiter is None:
+            self.abort()
+        elif self._reader.feed(self._buffer[:nbytes]):
+            if nbytes == len(self._buffer):  # TLS may hold more bytes, and nothing shows it
+                self._reader.reusable = False
+            self._conclude()
+
+    def late(self) -> None:
+        """Tell the caller that the deadline has passed."""
+        self._settle(Broken(late=True))
+
+    def lost(self, error: Exception | None) -> None:
+        """Tell the caller that the connection was lost."""
+        if self._waiter is not None:
+            where = "within" if self._reader.begun else "before"
+            self._settle(Broken(f"the connection was lost {where} the response", error))
+
+    def ended(self) -> None:
+        """Conclude: the end of the server's data may be the end of the response."""
+        self._reader.end()
+        self._conclude()
+
+    def _conclude(self) -> None:
+        reader = self._reader
+        if reader.whole:
+            self._settle(reader.response(), reusable=reader.reusable)
+        else:
+            self._settle(Broken(reader.fault, limit=self._known.limit if reader.too_large else None))
+
+    def _settle(self, outcome: Response | Broken, *, reusable: bool = False) -> None:
+        """Set the result of the future; then put the connection on its stack, or close it."""
+        waiter, self._waiter = self._waiter, None
+        tunnelled, self._tunnel = self._tunnel, False
+        assert waiter is not None  # noqa: S101  # only a busy connection can be settled
+        if waiter.done():  # cancelled
+            reusable = False
+        else:
+            waiter.set_result(outcome)
+        if not reusable:
+            self.abort()
+        elif self.rest() and not tunnelled:
+            self._idle[self] = None
+
+
+Idle = dict[Connection, None]
+"""A stack of idle connections that can lose any of its items: ``popitem`` removes the one added last."""
 
 
 def _address(url: str) -> tuple[str, str, int]:
@@ -59,26 +181,17 @@ def _authority(host: str, port: int) -> str:
 
 
 class Proxy:
-    """An HTTP proxy: ``http://user:password@host:port``; only the host is required.
-
-    Raises InvalidRequest for any other address.
-    """
+    """An HTTP proxy, from the address of :func:`proxy_address`. Raises InvalidRequest for a proxy of another kind."""
 
     def __init__(self, address: str) -> None:
-        url = address if "://" in address else f"http://{address}"
-        try:
-            scheme, self.host, self.port = _address(url)
-            valid = scheme == "http" and PATH.fullmatch(self.host) is not None
-        except ValueError:
-            valid = False
-        if not valid:
+        if not address.startswith("http:"):
             raise InvalidRequest(
-                "proxy: AsyncioTransport supports http:// proxies only: use HttpxTransport for other kinds",
-                field="proxy",
-            ) from None
+                "proxy: AsyncioTransport supports http:// proxies only: use HttpxTransport for other kinds", field="proxy"
+            )
+        _, self.host, self.port = _address(address)
         self.url = f"http://{_authority(self.host, self.port)}"
         """The address without user and password."""
-        parts = urlsplit(url)
+        parts = urlsplit(address)
         user_info = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()
         self._authorization = "" if parts.username is None else f"Basic {base64.b64encode(user_info).decode()}"
 
@@ -168,23 +281,10 @@ class Route:
             raise ConnectionError(f"the proxy opened no tunnel: HTTP {outcome.status}")
 
 
-ANSWER_LIMIT = 8 * 1024 * 1024
-KEEPALIVE = 5.0
-
-
 class AsyncioTransport(BaseTransport):
     """A transport built on asyncio itself: HTTP/1.1, on asyncio and uvloop.
 
-    - ``verify``: an ``ssl.SSLContext``, the path of a CA bundle, or False for no verification. Default: verify against the
-      machine's certificates.
-    - ``cert``: the path of a client certificate with its key, or a pair of paths.
-    - ``proxy``: the address of an HTTP proxy (``http://`` only). Without it, ``trust_env`` (default: True) reads
-      ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``.
-    - ``uds``: the path of a UNIX socket; all origins are reached through it, without a proxy.
-    - ``keepalive_expiry``: seconds (default: 5). A connection that was idle for longer is not used for a request that must
-      not be repeated, because the server may be closing it.
-    - ``max_idle``: seconds (default: 60) after which an idle connection is closed.
-    - ``answer_limit``: bytes (default: 8 MiB). A longer response body raises AnswerTooLarge.
+    The options are those of all transports; a proxy must be ``http://``.
 
     A response with a head longer than 64 KiB raises Unanswered, as does every response that is not HTTP/1.1. With httptools
     that includes folded headers, a length that is stated twice, and lines without a carriage return; h11 accepts these.
@@ -192,47 +292,19 @@ class AsyncioTransport(BaseTransport):
     Raises InvalidRequest for an invalid or ``https://`` proxy, or if both ``proxy`` and ``uds`` are given.
     """
 
+    library_version = "asyncio"
     keeps_timeouts = True
-    """Requests end in time, by a timer of each connection: a client adds no scope."""
 
-    def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
-        self,
-        *,
-        verify: ssl.SSLContext | str | bool = True,
-        cert: str | tuple[str, str] | None = None,
-        proxy: str | None = None,
-        trust_env: bool = True,
-        uds: str | None = None,
-        keepalive_expiry: float = KEEPALIVE,
-        max_idle: float = MAX_IDLE,
-        answer_limit: int = ANSWER_LIMIT,
-    ) -> None:
-        if proxy is not None and uds is not None:
-            raise InvalidRequest(
-                "proxy: a proxy and a UNIX socket exclude each other: give proxy or uds, not both", field="proxy"
-            )
-        self.keepalive_expiry = keepalive_expiry
-        self.max_idle = max_idle
-        self._verify = verify
-        self._cert = cert
-        self._proxy = None if proxy is None else Proxy(proxy)
-        self._trust_env = trust_env
-        self._uds = uds
-        self._context: ssl.SSLContext | None = None
-        self._routes: dict[str, Route] = {}
+    def __init__(self, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
+        if self._proxy is not None:
+            Proxy(self._proxy)
         self._links: Links | None = None
-        self._known = KnownHeads(answer_limit)
-
-    @property
-    def answer_limit(self) -> int:
-        """The longest response body in bytes."""
-        return self._known.limit
+        self._known = KnownHeads(self.answer_limit)
 
     async def _open(self) -> None:
-        try:
-            self._links = Links(self.max_idle)
-        except RuntimeError:
-            raise RuntimeError("AsyncioTransport runs on asyncio and uvloop only: on trio, use HttpxTransport") from None
+        self._asyncio_loop()
+        self._links = Links(self.max_idle)
 
     async def _close(self) -> None:
         links, self._links = self._links, None
@@ -286,11 +358,8 @@ class AsyncioTransport(BaseTransport):
         )
 
     def _new_route(self, origin: str) -> Route:
-        proxy = self._proxy
-        if proxy is None and self._uds is None:
-            address = proxy_for(origin, None, trust_env=self._trust_env)
-            proxy = None if address is None else Proxy(address)
-        self._routes[origin] = route = Route(origin, proxy, self._uds)
+        address = self._proxy_address(origin)
+        self._routes[origin] = route = Route(origin, None if address is None else Proxy(address), self._uds)
         return route
 
     async def _connect(  # the state of one attempt
@@ -317,15 +386,3 @@ class AsyncioTransport(BaseTransport):
             raise NotSent("the connection was closed before the request was sent")
         connection.register()
         return connection
-
-    def _prepare(self, origins: Iterable[str], *, secure: bool) -> None:
-        for origin in origins:
-            if origin not in self._routes:
-                self._new_route(origin)
-        if secure:
-            self._secure_context()
-
-    def _secure_context(self) -> ssl.SSLContext:
-        if self._context is None:
-            self._context = tls_context(self._verify, self._cert)
-        return self._context

@@ -3,231 +3,301 @@
 rbim's client limits the number of requests in flight. Here each request has a slot: a connection of its own to its origin,
 driven by httpcore. Idle slots wait on a stack; the one used last is used first. The modules of the two transports say why
 the library's own pool is not used.
-
-If the library brings no httpcore, each request has a transport of the library and a new connection: without httpcore,
-nothing shows whether bytes came behind a response, and they would be read as the response to the next request.
 """
 
 from __future__ import annotations
 
+import ssl
 import time
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import anyio
 
 from rbim._support.event_loops import spawn
-from rbim.errors import InvalidRequest, NotSent, TransportError, Unanswered
-from rbim.transports._shared.base import BaseTransport
-from rbim.transports._shared.connecting import too_late
-from rbim.transports._shared.link import MAX_IDLE, Links, take
-from rbim.transports._shared.network import proxy_for, tls_context
-from rbim.transports._shared.redaction import LogRedactor, sanitized, strip_frames
-from rbim.transports.httpx_slots.asyncio_slot import Late
-from rbim.transports.httpx_slots.carrier import Carriage, failure
-from rbim.transports.httpx_slots.exchange import Stale
-from rbim.transports.httpx_slots.route import PLAIN, Route
+from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
+from rbim.http import answered
+from rbim.transports._shared.base import BaseTransport, Options
+from rbim.transports._shared.connecting import no_answer, no_connection, too_late
+from rbim.transports._shared.heads import HeadCache, HeaderNames, fault_of
+from rbim.transports._shared.link import Links, take
+from rbim.transports._shared.redaction import redacted, sanitized
+from rbim.transports.httpx_slots.asyncio_slot import AsyncioSlot
+from rbim.transports.httpx_slots.slot import Late, Stale
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
     from types import ModuleType
+    from typing import Unpack
 
     from rbim.http import Request, Response
-    from rbim.transports.httpx_slots.carrier import Body
-    from rbim.transports.httpx_slots.route import Slot
+    from rbim.transports.httpx_slots.trio_slot import TrioSlot
 
-__all__ = ["HttpxSlots", "Sweeper"]
+    AnySlot = AsyncioSlot | TrioSlot
 
-PERIOD = 1.0
-"""Seconds between two sweeps, at most."""
+__all__ = ["PARTS", "PLAIN", "Body", "HttpxSlots", "Route", "read_body"]
+
+PARTS = ("http11", "connection", "proxy", "socks")  # loggers of httpcore
+PERIOD = 1.0  # seconds between two sweeps, at most
+BODILESS = frozenset({204, 304})
+READ_AHEAD = 256 * 1024  # bytes past the limit that may be read before the connection is closed; httpcore reads 64 KiB
+
+PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""A context for http:// origins, which need no certificates: loading them is slow."""
+
+# Exceptions of the library that mean NotSent: from a carrier, nothing else shows it.
+NOT_SENT = (
+    "ConnectTimeout",
+    "ConnectError",
+    "PoolTimeout",
+    "ProxyError",
+    "UnsupportedProtocol",
+    "LocalProtocolError",
+    "InvalidURL",
+)
 
 
-class Sweeper:
-    """Calls ``sweep`` every PERIOD seconds, or every ``max_idle`` seconds if that is less, as long as it returns True.
+class Body:
+    """A request body. The library's own are generators: trio warns about those that a failure leaves unfinished."""
 
-    Its task does not keep the event loop running, and no block has to be left in order.
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._done = not body
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        self._done = not self._body
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._done:
+            raise StopAsyncIteration
+        self._done = True
+        return self._body
+
+
+async def read_body(answer: Any, limit: int) -> bytes:
+    """Return the whole body of a response of the library or of httpcore. Raises AnswerTooLarge."""
+    body = await _body_within(answer, limit)
+    if body is None:  # raised here: no local of this frame holds a part of the response, which may repeat the request
+        raise AnswerTooLarge(f"the response body is longer than {limit} bytes", limit=limit)
+    return body
+
+
+async def _body_within(answer: Any, limit: int) -> bytes | None:
+    """Return the whole body of a response, or None if it is longer than ``limit`` bytes.
+
+    Then the connection is closed, but the bytes already read are consumed to their end:
+    trio would warn about unfinished generators of httpcore.
+    """
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async for part in answer.stream:
+            before, size = size, size + len(part)
+            if size <= limit:
+                parts.append(part)
+            elif before <= limit:
+                parts.clear()
+                await answer.aclose()
+            elif size > limit + READ_AHEAD:
+                break
+    except Exception:
+        if size <= limit:
+            raise
+    finally:
+        await answer.aclose()
+    if size > limit:
+        return None
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class _Head:
+    """URL and headers of similar requests, as httpcore takes them. The repr shows no value (they are signed)."""
+
+    __slots__ = ("_counted", "_headers", "url")
+
+    def __init__(self, request: Request, message: Any, url: Any) -> None:
+        self.url = url
+        given = {name.lower() for name in request.headers}
+        self._counted = bool(request.body) and "content-length" not in given and "content-length" in message.headers
+        self._headers = [
+            (name, value) for name, value in message.headers.raw if not (self._counted and name.lower() == b"content-length")
+        ]
+
+    def headers_for(self, body: bytes) -> list[tuple[bytes, bytes]]:
+        """Return the headers for another body. Both bodies must be empty, or neither."""
+        return [*self._headers, (b"Content-Length", b"%d" % len(body))] if self._counted else self._headers
+
+
+class Route:
+    """The route to one origin, with its idle slots; ``proxy`` is a proxy of the library, or None.
+
+    ``core`` is the library's httpcore. ``message`` makes a request of the library. Raises ValueError for an invalid origin.
     """
 
-    def __init__(self, sweep: Callable[[], bool], max_idle: float) -> None:
-        self._sweep = sweep
-        self._max_idle = max_idle
-        self._scope: anyio.CancelScope | None = None
-        self._task: object = None
+    def __init__(  # noqa: PLR0913  # all by keyword
+        self,
+        *,
+        url: Any,
+        core: ModuleType,
+        links: Links | None,
+        context: ssl.SSLContext,
+        proxy: Any,
+        uds: str | None,
+        message: Callable[[Request], Any],
+    ) -> None:
+        self._core = core
+        self._links = links
+        self._context = context
+        self._proxy = proxy
+        self._uds = uds
+        self._message = message
+        self._origin = self._url(url).origin
+        self._secure = self._origin.scheme == b"https"
+        if self._origin.scheme not in {b"http", b"https"} or not self._origin.host:
+            raise ValueError("invalid address: use http://host:port or https://host:port")
+        self._heads: HeadCache[_Head] = HeadCache()
+        self._names = HeaderNames()
+        self.idle: dict[Any, None] = {}
 
-    def start(self) -> None:
-        """Begin, if it does not run yet: there are idle connections."""
-        if self._scope is None:
-            self._scope = anyio.CancelScope()
-            self._task = spawn(partial(self._run, self._scope), name="rbim-idle")
+    def new_slot(self) -> AnySlot:
+        """Return a slot that is not connected: :meth:`open` connects it."""
+        slot: AnySlot
+        if self._links is not None:
+            slot = AsyncioSlot(self._links, self.idle, self._core)
+        else:
+            from rbim.transports.httpx_slots.trio_slot import TrioSlot
 
-    def stop(self) -> None:
-        """End: there are no idle connections any more."""
-        if self._scope is not None:
-            self._scope.cancel()
-            self._scope = None
+            slot = TrioSlot(self._core)
+        if self._proxy is None:
+            slot.http = self._core.AsyncHTTP11Connection(origin=self._origin, stream=slot)
+        else:
+            slot.http = self._pool(slot)
+        return slot
 
-    async def _run(self, scope: anyio.CancelScope) -> None:
-        with scope:
-            more = True
-            while more:
-                await anyio.sleep(min(PERIOD, self._max_idle))
-                more = self._sweep()
-        if self._scope is scope:
-            self._scope = None
+    async def open(self, slot: AnySlot) -> None:
+        """Connect a slot; behind a proxy, httpcore does so itself. Raises Late, or httpcore's ConnectError."""
+        if self._proxy is None:
+            host = self._origin.host.decode("ascii")
+            await slot.connect_to(host, self._origin.port, self._uds)
+            if self._secure:
+                await slot.start_tls(self._context, host)
+
+    async def send(self, slot: AnySlot, request: Request, limit: int) -> Response:
+        """Send a request over a slot, and read its response, with a body of at most ``limit`` bytes.
+
+        Raises AnswerTooLarge, Late, Stale, and the exceptions of httpcore.
+        """
+        # No local holds the signed address: a traceback with locals must not show it.
+        http: Any = slot.http
+        answer = await http.handle_async_request(self._core_request(request))
+        body = await read_body(answer, limit)
+        headers = self._names.joined(answer.headers)
+        chunked, version = "transfer-encoding" in headers, answer.extensions["http_version"]
+        if (chunked or version != b"HTTP/1.1") and (fault := fault_of(version.decode("ascii")[len("HTTP/") :], headers)):
+            raise Unanswered(fault)
+        slot.complete = slot.ends_with(body, chunked=chunked and answer.status not in BODILESS)
+        return answered(answer.status, headers, body)
+
+    def _core_request(self, request: Request) -> Any:
+        head = self._heads.get(request, not request.body)
+        if head is None:
+            message = self._message(request)
+            head = self._heads.keep(request, _Head(request, message, self._url(message.url)), not request.body)
+        return self._core.Request(
+            request.method, head.url, headers=head.headers_for(request.body), content=Body(request.body)
+        )
+
+    def _url(self, url: Any) -> Any:
+        return self._core.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+
+    def _pool(self, slot: AnySlot) -> Any:
+        """Return httpcore's pool for one connection through the proxy, made of this slot."""
+        core, proxy = self._core, self._proxy
+        options: dict[str, Any] = {
+            "proxy_url": self._url(proxy.url),
+            "proxy_auth": proxy.raw_auth,
+            "ssl_context": self._context,
+            "max_connections": 1,
+            "network_backend": _Dialer(slot),
+        }
+        if proxy.url.scheme.startswith("socks"):
+            return core.AsyncSOCKSProxy(**options)
+        return core.AsyncHTTPProxy(**options, proxy_headers=proxy.headers.raw, proxy_ssl_context=proxy.ssl_context)
+
+
+class _Dialer:
+    """The network backend of httpcore's pools: it connects the one slot of a pool, once."""
+
+    def __init__(self, slot: AnySlot) -> None:
+        self._slot: AnySlot | None = slot
+
+    async def connect_tcp(self, host: str, port: int, **_: object) -> AnySlot:
+        """Connect the slot to the proxy. Raises httpcore's ConnectError, Late, or Stale if the slot was connected before."""
+        slot, self._slot = self._slot, None
+        if slot is None:  # httpcore has looked itself, and closed it
+            raise Stale
+        await slot.connect_to(host, port, None)
+        return slot
 
 
 C = TypeVar("C")
-T = TypeVar("T")
-
-ANSWER_LIMIT = 8 * 1024 * 1024
-KEEPALIVE = 5.0
 
 
 class HttpxSlots(BaseTransport, Generic[C]):
     """The base of HttpxTransport and Httpx2Transport; ``C`` is the library's AsyncBaseTransport.
 
-    - ``verify``: an ``ssl.SSLContext``, the path of a CA bundle, or False for no verification. Default: verify against the
-      certificates of the machine or of certifi.
-    - ``cert``: the path of a client certificate with its key, or a pair of paths.
-    - ``proxy``: the address of an HTTP proxy. Without it, ``trust_env`` (default: True) reads ``HTTP_PROXY``,
-      ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``.
-    - ``uds``: the path of a UNIX socket; all origins are reached through it, without a proxy.
-    - ``keepalive_expiry``: seconds (default: 5). A connection that was idle for longer is not used for a request that must
-      not be repeated, because the server may be closing it.
-    - ``max_idle``: seconds (default: 60) after which an idle connection is closed.
-    - ``answer_limit``: bytes (default: 8 MiB). A longer response body raises AnswerTooLarge.
-    - ``carrier``: a transport of the library, such as a ``MockTransport``, to use in place of the slots.
-
-    Raises InvalidRequest if both ``proxy`` and ``uds`` are given.
+    The options are those of all transports, and ``carrier``: a transport of the library, such as a ``MockTransport``, to use
+    in place of the slots.
     """
 
     library: ClassVar[ModuleType]
     engine: ClassVar[str]
-    body: ClassVar[type[Body]]
 
-    def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
-        self,
-        *,
-        verify: ssl.SSLContext | str | bool = True,
-        cert: str | tuple[str, str] | None = None,
-        proxy: str | None = None,
-        trust_env: bool = True,
-        uds: str | None = None,
-        keepalive_expiry: float = KEEPALIVE,
-        max_idle: float = MAX_IDLE,
-        answer_limit: int = ANSWER_LIMIT,
-        carrier: C | None = None,
-    ) -> None:
-        if proxy is not None and uds is not None:
-            raise InvalidRequest(
-                "proxy: a proxy and a UNIX socket exclude each other: give proxy or uds, not both", field="proxy"
-            )
-        self.keepalive_expiry = keepalive_expiry
-        self.max_idle = max_idle
-        self.answer_limit = answer_limit
-        self._verify = verify
-        self._cert = cert
-        self._proxy = proxy
-        self._trust_env = trust_env
-        self._uds = uds
+    def __init__(self, *, carrier: C | None = None, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
         self._carrier: Any = carrier
-        self._carriage = Carriage(self.library, self.body, answer_limit)
-        self._context: ssl.SSLContext | None = None
         self._core: ModuleType | None = None
         self._links: Links | None = None
-        self._sweeper: Sweeper | None = None  # on trio
-        self._routes: dict[str, Route] = {}
-        self._is_open = False
-        self._log = LogRedactor(*(f"{self.engine}.{name}" for name in ("http11", "connection", "proxy", "socks")))
+        self._sweeping: anyio.CancelScope | None = None  # on trio, while there are idle slots
 
     async def _open(self) -> None:
         if self._carrier is not None:
             await self._carrier.__aenter__()
         else:
-            with suppress(ImportError):
-                self._core = import_module(self.engine)
-            try:
+            self._core = import_module(self.engine)
+            with suppress(RuntimeError):  # trio
                 self._links = Links(self.max_idle)
-            except RuntimeError:  # trio
-                self._sweeper = Sweeper(self._sweep, self.max_idle)
-        self._log.attach()
-        self._is_open = True
 
     async def _close(self) -> None:
-        self._is_open = False
-        self._log.detach()
         if self._carrier is not None:
             await self._carrier.__aexit__(None, None, None)
         for route in self._routes.values():
             for slot in [*route.idle]:
                 slot.close()
         self._routes.clear()
-        sweeper, self._sweeper = self._sweeper, None
-        if sweeper is not None:
-            sweeper.stop()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         links, self._links = self._links, None
         if links is not None:
             await links.close()
 
-    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # enforced here
-        """Send one request and return its response; ``timeout`` is in seconds.
-
-        Raises NotSent, Unanswered or AnswerTooLarge.
-        """
-        try:
-            return await self._exchange(request, timeout)
-        except Exception:
-            raise
-        except BaseException as interruption:
-            strip_frames(interruption)
-            raise
-
-    async def _exchange(self, request: Request, seconds: float) -> Response:
-        if not self._is_open:
-            raise NotSent("the transport is not open: use it inside 'async with'")
-        if seconds <= 0:
-            raise NotSent(too_late(request, seconds))
-        self._log.remember(request)
+    async def _send(self, request: Request, seconds: float) -> Response:
         if self._carrier is not None:
-            return await self._carriage.exchange(self._carrier, request, seconds)
-        if self._core is None:
-            return await self._over_library(request, seconds)
-        route = self._routes.get(request.origin) or self._made(self._new_route, request)
-        return await self._over_slot(route, request, seconds)
-
-    @staticmethod
-    def _made(make: Callable[[str], T], request: Request) -> T:
-        try:
-            return make(request.origin)
-        except Exception as error:  # a missing CA bundle, an invalid address of the origin or the proxy
-            raise NotSent(f"cannot connect: {error}") from sanitized(error, request.secrets)
-
-    async def _over_library(self, request: Request, seconds: float) -> Response:
-        carrier = self._made(self._library_transport, request)
-        try:
-            return await self._carriage.exchange(carrier, request, seconds)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await carrier.aclose()
-
-    async def _over_slot(self, route: Route, request: Request, seconds: float) -> Response:
+            return await self._carried(self._carrier, request, seconds)
+        route: Route = self._route(request)
         now = time.monotonic()
-        deadline = now + seconds
         oldest = -1.0 if request.repeatable else now - self.keepalive_expiry
         while True:
-            used: Slot | None = take(route.idle, oldest, look=False)  # the slot looks, when it writes
+            used: AnySlot | None = take(route.idle, oldest, look=False)  # the slot looks, when it writes
             slot = used or route.new_slot()
-            slot.exchange.begin(request.method, kept=used is not None)
+            slot.begin_turn(request.method, now + seconds, kept=used is not None)
             try:
-                if used is not None and slot.keeps_deadline(deadline):
-                    return await route.exchange(slot, request, self.answer_limit)
-                with anyio.move_on_after(deadline - time.monotonic()):
-                    if used is None:
-                        await route.open(slot)
-                    return await route.exchange(slot, request, self.answer_limit)
+                if used is None:
+                    await route.open(slot)
+                return await route.send(slot, request, self.answer_limit)
             except TransportError:
                 raise
             except Stale:
@@ -235,91 +305,101 @@ class HttpxSlots(BaseTransport, Generic[C]):
             except Late:
                 pass
             except Exception as error:
-                progress = slot.exchange
-                made = failure(
-                    error,
-                    request,
-                    sent=progress.sent,
-                    new=used is None,
-                    failed=progress.failed,
-                    proxy=self._proxy_address(request.origin),
-                    uds=self._uds,
-                )
-                raise made from sanitized(error, request.secrets)
+                raise self._failure(error, request, slot, new=used is None) from sanitized(error, request.secrets)
             finally:
                 self._release(route, slot)
-            if slot.exchange.sent:
+            if slot.sent:
                 raise Unanswered(f"no complete response within {seconds:g} s")
             raise NotSent(too_late(request, seconds, proxy=self._proxy_address(request.origin), uds=self._uds))
 
-    def _release(self, route: Route, slot: Slot) -> None:
+    def _release(self, route: Route, slot: AnySlot) -> None:
         """Put the slot on its stack, or close it."""
-        if not self._is_open or not slot.rest():
+        if not self._users or not slot.rest():
             slot.abort()
             return
         route.idle[slot] = None
-        if self._sweeper is not None:
-            self._sweeper.start()
+        if self._links is None and self._sweeping is None:
+            self._sweeping = anyio.CancelScope()
+            self._task = spawn(partial(self._sweep, self._sweeping), name="rbim-idle")
 
-    def _sweep(self) -> bool:
-        """Close the slots that were idle for too long, or whose server has closed; return whether there are others."""
-        latest = time.monotonic() - self.max_idle
-        for route in self._routes.values():
-            for slot in [*route.idle]:
-                if slot.idle_since <= latest or slot.stale:
-                    route.idle.pop(slot)
-                    slot.close()
-        return any(route.idle for route in self._routes.values())
+    def _failure(self, error: Exception, request: Request, slot: AnySlot | None, *, new: bool = False) -> TransportError:
+        """Return the error to raise, without secrets. ``slot``: None for a carrier. ``new``: the connection was new."""
+        if slot is None:
+            sent, failed = not isinstance(error, tuple(getattr(self.library, name) for name in NOT_SENT)), None
+        else:
+            sent, failed = slot.sent, slot.failed
+        if not sent:
+            proxy = self._proxy_address(request.origin)
+            return NotSent(no_connection(request, failed or error, proxy=proxy, uds=self._uds))
+        text, name = redacted(str(error), request.secrets), type(error).__name__
+        return Unanswered(no_answer(request, f"{name}: {text}" if text else name, new=new))
+
+    async def _sweep(self, scope: anyio.CancelScope) -> None:
+        """Close the slots that were idle for too long, or whose server has closed, until there are no others.
+
+        The task does not keep the event loop running, and no block has to be left in order.
+        """
+        with scope:
+            while any(route.idle for route in self._routes.values()):
+                await anyio.sleep(min(PERIOD, self.max_idle))
+                latest = time.monotonic() - self.max_idle
+                for route in self._routes.values():
+                    for slot in [*route.idle]:
+                        if slot.idle_since <= latest or slot.stale:
+                            route.idle.pop(slot)
+                            slot.close()
+        if self._sweeping is scope:
+            self._sweeping = None
 
     def _new_route(self, origin: str) -> Route:
-        proxy = self._proxy_for(origin)
+        assert self._core is not None  # noqa: S101  # open
+        address = self._proxy_address(origin)
+        secure_proxy = address is not None and address.startswith("https:")
+        context = self._secure_context() if secure_proxy or origin.startswith("https:") else PLAIN
+        proxy = address and self.library.Proxy(address, ssl_context=context if secure_proxy else None)
         self._routes[origin] = route = Route(
-            origin,
-            library=self.library,
-            core=cast("ModuleType", self._core),
+            url=self.library.URL(origin),
+            core=self._core,
             links=self._links,
-            context=self._context_for(origin, proxy),
+            context=context,
             proxy=proxy,
             uds=self._uds,
-            message=self._carriage.message,
+            message=self._message,
         )
         return route
 
-    def _library_transport(self, origin: str) -> Any:
-        proxy = self._proxy_for(origin)
-        return self.library.AsyncHTTPTransport(
-            verify=self._context_for(origin, proxy), trust_env=False, uds=self._uds, proxy=proxy
-        )
-
-    def _proxy_for(self, origin: str) -> Any:
-        address = self._proxy_address(origin)
-        if address is None:
-            return None
-        return self.library.Proxy(address, ssl_context=self._secure_context() if address.startswith("https:") else None)
-
-    def _proxy_address(self, origin: str) -> str | None:
-        return None if self._uds is not None else proxy_for(origin, self._proxy, trust_env=self._trust_env)
-
-    def _context_for(self, origin: str, proxy: Any) -> ssl.SSLContext:
-        secure = origin.startswith("https:") or (proxy is not None and proxy.url.scheme == "https")
-        return self._secure_context() if secure else PLAIN
-
     def _prepare(self, origins: Iterable[str], *, secure: bool) -> None:
-        if self._carrier is not None:
-            return
-        if self._sweeper is not None:
-            import_module("rbim.transports.httpx_slots.anyio_slot")
-        for origin in origins:
-            if self._core is not None and origin not in self._routes:
-                self._new_route(origin)
-        if secure:
-            self._secure_context()
+        if self._carrier is None:
+            if self._links is None:
+                import_module("rbim.transports.httpx_slots.trio_slot")
+            super()._prepare(origins, secure=secure)
 
     def _secure_context(self) -> ssl.SSLContext:
         if self._context is None:
-            default = self._verify is True
-            verify = self.library.create_ssl_context(trust_env=self._trust_env) if default else self._verify
-            context = tls_context(verify, self._cert)
-            context.set_alpn_protocols(["http/1.1"])
-            self._context = context
-        return self._context
+            if self._verify is True:
+                self._verify = self.library.create_ssl_context(trust_env=self._trust_env)
+            super()._secure_context().set_alpn_protocols(["http/1.1"])
+        return super()._secure_context()
+
+    # Over a carrier.
+
+    def _message(self, request: Request) -> Any:
+        """Return the request of the library. Raises the library's InvalidURL."""
+        message = self.library.Request(
+            request.method, request.origin + request.target, headers=[*request.headers.items()], content=request.body
+        )
+        message.stream = type("Body", (Body, self.library.AsyncByteStream), {})(request.body)
+        return message
+
+    async def _carried(self, carrier: Any, request: Request, seconds: float) -> Response:
+        # No local holds the signed address: a traceback with locals must not show it.
+        try:
+            with anyio.move_on_after(seconds):
+                answer = await carrier.handle_async_request(self._message(request))
+                body = await read_body(answer, self.answer_limit)
+                return answered(answer.status_code, HeaderNames().joined(answer.headers.raw), body)
+        except TransportError:
+            raise
+        except Exception as error:
+            raise self._failure(error, request, None) from sanitized(error, request.secrets)
+        raise Unanswered(f"no complete response within {seconds:g} s")

@@ -3,7 +3,6 @@
 import sqlite3
 from contextlib import closing
 
-import anyio
 import pytest
 
 from helpers.credentials import CREDENTIALS
@@ -17,16 +16,20 @@ def numbered(number):
     return body(msgId=str(number), body="x" * 20_000, ext=str(number))
 
 
-def stored(path):
+def stored(path, table="event"):
     """The deliveries in a file that wait, in their order."""
     with closing(sqlite3.connect(path)) as file:
-        rows = file.execute("SELECT body FROM event WHERE state = 0 ORDER BY number").fetchall()
+        rows = file.execute(f"SELECT body FROM {table} ORDER BY number").fetchall()
     return [int(text.rsplit(b'"ext": "', 1)[1].split(b'"')[0]) for (text,) in rows]
 
 
-def limit(inbox, pages=None):
-    """Let the file of an inbox grow no further."""
-    connection = inbox._store._database._connection
+def spooled(path):
+    return stored(path, "delivery")
+
+
+def limit(store, pages=None):
+    """Let the file of a store grow no further."""
+    connection = store._database._connection
     ((used,),) = connection.execute("PRAGMA page_count")
     connection.execute(f"PRAGMA max_page_count = {pages or used}")
 
@@ -40,12 +43,12 @@ async def test_while_the_disk_of_the_inbox_is_full_the_spool_takes_deliveries_an
     inbox = SqliteInbox(tmp_path / "events.db", clock=clock)
     async with Receiver(sink=inbox, spool=tmp_path / "spool", credentials=CREDENTIALS, clock=clock) as receiver:
         assert await statuses(receiver, range(5)) == [200] * 5
-        limit(inbox)
+        limit(inbox._store)
         assert await statuses(receiver, range(5, 15)) == [200] * 10
-        assert stored(tmp_path / "spool") == list(range(5, 15))
-        limit(inbox, 100_000)
-        await until(lambda: not stored(tmp_path / "spool"), clock)
-        await anyio.sleep(0.3)  # real time, until the receiver has read that its spool is empty
+        assert spooled(tmp_path / "spool") == list(range(5, 15))
+        limit(inbox._store, 100_000)
+        await until(lambda: not spooled(tmp_path / "spool"), clock)
+        await until(lambda: not receiver._spool.holds, clock)
         assert await statuses(receiver, [15]) == [200]
     assert stored(tmp_path / "events.db") == list(range(16))
 
@@ -55,15 +58,15 @@ async def test_while_both_disks_are_full_nothing_is_acknowledged(tmp_path):
     inbox = SqliteInbox(tmp_path / "events.db", clock=clock)
     async with Receiver(sink=inbox, credentials=CREDENTIALS, clock=clock) as receiver:
         assert await statuses(receiver, range(3)) == [200] * 3
-        limit(inbox)
-        limit(receiver._spool._inbox)
+        limit(inbox._store)
+        limit(receiver._spool._file)
         assert await statuses(receiver, [3]) == [503]
         health = await receiver.health()
         assert not health.ok
         assert "full" in health.error
         assert await statuses(receiver, range(4, 8)) == [503] * 4
-        await until(lambda: not receiver._spool._held)  # what was refused may be in the file until that has been read
-        limit(inbox, 100_000)
+        await until(lambda: not receiver._spool.holds, clock)  # what was refused may be in the file until that has been read
+        limit(inbox._store, 100_000)
         assert await statuses(receiver, range(3, 8)) == [200] * 5  # sent again by hand
         assert (await receiver.health()).ok
     assert stored(tmp_path / "events.db") == list(range(8))

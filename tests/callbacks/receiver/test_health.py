@@ -2,16 +2,13 @@
 
 import json
 import logging
-import threading
 
 import pytest
 
 from helpers.credentials import CREDENTIALS
 from helpers.receiving import body, post
-from helpers.waiting import until
 from rbim import InvalidRequest
 from rbim.callbacks import MemorySink, NotEntered, Receiver, SqliteInbox
-from rbim.callbacks.worker import runner
 from rbim.emulator import EmulatedClock
 
 
@@ -105,46 +102,6 @@ async def test_deliveries_that_cannot_be_stored_make_it_unhealthy_for_a_while():
         assert (await receiver.health()).ok
 
 
-async def test_a_sink_that_cannot_be_counted_is_reported(tmp_path):
-    class Broken(SqliteInbox):
-        async def lag(self):
-            reason = "no table"
-            raise OSError(reason)
-
-    async with made(Broken(tmp_path / "events.db")) as receiver:
-        health = await receiver.health()
-    assert (health.waiting, health.lag, health.ok) == (None, None, True)
-    assert "no table" in health.error
-
-
-async def test_a_worker_of_which_the_loop_is_blocked_does_not_handle(monkeypatch):
-    monkeypatch.setattr(runner, "SHORTEST_LIMIT", 0.05)
-    release, begun = threading.Event(), threading.Event()
-    receiver = made(own_thread=True, timeout=0.1)
-
-    @receiver.fallback
-    async def blocks(_event):
-        begun.set()
-        assert release.wait(20)
-
-    async def status():
-        return (await asked(receiver))[0]
-
-    async with receiver:
-        assert await status() == 200
-        await post(receiver, body())
-        await until(begun.is_set)
-        await until(lambda: receiver._worker_supervision.blocked)
-        health = await receiver.health()
-        assert (health.accepting, health.handling, health.ok) == (True, False, False)
-        assert "blocks has blocked the event loop of the worker's thread" in health.error
-        assert await status() == 503
-        assert (await post(receiver, body(msgId="m2"))).status == 200
-        release.set()
-        await until(lambda: not receiver._worker_supervision.blocked)
-        assert await status() == 200
-
-
 @pytest.mark.parametrize("path", ["health", "", 3, True])
 def test_a_wrong_path_is_refused(path):
     with pytest.raises(InvalidRequest, match='health: use a path such as "/health"'):
@@ -160,11 +117,3 @@ async def test_a_receiver_that_was_not_entered_says_so_once(caplog):
     (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert "async with receiver" in record.getMessage()
     assert "lifespan" in record.getMessage()
-
-
-async def test_a_receiver_that_was_left_does_not_say_that_it_was_not_entered(caplog):
-    receiver = made()
-    async with receiver:
-        await until(lambda: True)
-    assert (await post(receiver, body())).status == 503
-    assert not caplog.records

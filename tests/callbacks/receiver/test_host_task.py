@@ -10,12 +10,16 @@ import pytest
 from helpers.credentials import CREDENTIALS
 from helpers.receiving import body, post
 from helpers.waiting import until
-from helpers.workers import Panic
 from rbim._support.event_loops import backend
 from rbim.callbacks import Backoff, MemorySink, PartEnded, PartRestarted, Receiver, SqliteInbox
 from rbim.callbacks.worker import backoff
 
 TENANT = ContextVar("TENANT", default="")
+
+
+@pytest.fixture(scope="module", params=["asyncio", "trio"])
+def anyio_backend(request):
+    return request.param
 
 
 async def provider():
@@ -60,10 +64,9 @@ def tasks_of_receivers():
     return [each for each in anyio.get_running_tasks() if each.name == "rbim-receiver"]
 
 
-@pytest.mark.parametrize("own_thread", [False, True])
-async def test_receivers_may_be_left_in_the_order_in_which_they_were_entered(credentials, own_thread):
+async def test_receivers_may_be_left_in_the_order_in_which_they_were_entered(credentials):
     logs = [], []
-    receivers = [made(log, credentials, own_thread=own_thread) for log in logs]
+    receivers = [made(log, credentials) for log in logs]
     for number, each in enumerate(receivers):
         await each.__aenter__()
         assert (await post(each, body(msgId=str(number)))).status == 200
@@ -120,49 +123,6 @@ async def test_a_block_that_is_cancelled_cancels_the_handlers_and_waits_for_thei
     assert len(receiver.sink.events) == 1
 
 
-async def test_an_error_of_the_block_reaches_the_sink_and_the_caller():
-    class Seeing(MemorySink):
-        async def __aexit__(self, kind, error, trace):
-            self.error = error
-            return await super().__aexit__(kind, error, trace)
-
-    receiver = Receiver(sink=Seeing(), credentials=CREDENTIALS)
-    with pytest.raises(KeyError) as raised:
-        async with receiver:
-            raise KeyError
-    assert receiver.sink.error is raised.value
-
-
-async def test_what_ends_the_parts_of_a_receiver_is_logged_at_once_and_does_not_cancel_the_block(caplog):
-    class Broken(MemorySink):
-        def backlog(self):
-            parent = super().backlog()
-
-            class Claims:
-                async def __aenter__(self):
-                    self.inside = await parent.__aenter__()
-                    return self
-
-                async def __aexit__(self, *details):
-                    return await parent.__aexit__(*details)
-
-                async def claim(self, _):
-                    raise Panic
-
-            return Claims()
-
-    receiver = Receiver(sink=Broken(), credentials=CREDENTIALS)
-    receiver.fallback(print)
-    await receiver.__aenter__()
-    await until(lambda: "no events are handled until it is started again" in caplog.text)
-    await anyio.sleep(0.01)
-    assert (await post(receiver, body())).status == 200
-    health = await receiver.health()
-    assert (health.accepting, health.handling, health.ok) == (True, False, False)
-    assert "ended by" in health.error
-    await receiver.__aexit__(None, None, None)
-
-
 @pytest.fixture
 def at_once(monkeypatch):
     """Restarts without a pause."""
@@ -197,28 +157,3 @@ async def cancel_all_tasks(tmp_path):
     assert len(ended) == 2
     assert "503" in str(ended[0])
     assert tasks_of_receivers() == []
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_receiver_that_pauses_before_a_restart_can_be_left():
-    receiver = made([])
-    await receiver.__aenter__()
-    (task,) = tasks_of_receivers()
-    (each,) = [each for each in asyncio.all_tasks() if each.get_name() == task.name]
-    each.cancel()
-    await until(lambda: tasks_of_receivers() == [])
-    assert not (await receiver.health()).accepting
-    with anyio.fail_after(2):
-        await receiver.__aexit__(None, None, None)
-    async with receiver:
-        assert (await receiver.health()).ok
-
-
-def test_an_event_loop_that_ends_ends_a_receiver_that_was_not_left():
-    receiver = made([])
-
-    async def forgets():
-        await receiver.__aenter__()
-
-    asyncio.run(asyncio.wait_for(forgets(), 5))
-    assert receiver.sink.closed

@@ -11,9 +11,9 @@ from helpers.receiving import body, post
 from rbim.callbacks import Receiver, SqliteInbox
 
 
-def rows(path):
+def spooled(path):
     with closing(sqlite3.connect(path)) as database:
-        return database.execute("SELECT count(*) FROM event").fetchone()[0]
+        return database.execute("SELECT count(*) FROM delivery").fetchone()[0]
 
 
 def delete(path):
@@ -46,7 +46,7 @@ async def test_deliveries_go_into_the_spool(tmp_path, lose, caplog):
         for number in ("2", "3"):
             assert (await post(receiver, body(msgId=number))).status == 200
         assert "deleted" in (await receiver.health()).error
-    assert rows(tmp_path / "events.db-spool") == 2
+    assert spooled(tmp_path / "events.db-spool") == 2
     (record,) = [each for each in caplog.records if each.levelno == logging.ERROR and "events.db:" in each.getMessage()]
     assert "restore the file, or restart this process" in record.getMessage()
 

@@ -5,8 +5,9 @@ import pytest
 
 from helpers.credentials import CREDENTIALS
 from helpers.receiving import results_for
+from helpers.waiting import until
 from rbim import InvalidRequest
-from rbim.callbacks import MemorySink, Receiver, Spooled, sign
+from rbim.callbacks import Event, MemorySink, PartEnded, Receiver, Spooled, sign
 
 
 class NetworkSink(MemorySink):
@@ -71,21 +72,46 @@ async def test_while_the_sink_is_not_ready_no_delivery_waits_for_it(sink, clock,
             assert found == sorted(found)
 
 
-async def test_in_high_guarantee_mode_it_is_asked_all_the_same(sink, clock):
-    async with Receiver(credentials=CREDENTIALS, sink=sink, mode="high-guarantee", clock=clock) as receiver:
-        sink.ready = False
-        statuses = []
+class Refusing(NetworkSink):
+    """One whose server answers with an error until it is ready."""
 
-        async def send():
-            statuses.append(await post(receiver, clock, 1, "g1"))
+    refuses = True
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(send)
-            await clock.advance(1.9)
-            assert statuses == []
-            await clock.advance(0.2)
-        assert statuses == [503]
-        assert sink.tries == 1
+    async def __aenter__(self):
+        if self.refuses:
+            reason = "no leader yet"
+            raise LookupError(reason)
+        return await super().__aenter__()
+
+
+async def test_a_sink_that_is_not_ready_at_the_start_is_away(clock, tmp_path, facts):
+    sink, handled = Refusing(clock=clock), []
+    receiver = Receiver(
+        credentials=CREDENTIALS, sink=sink, spool=tmp_path / "spool", clock=clock, observers=[results_for(facts.append)]
+    )
+
+    @receiver.fallback
+    async def handle(event: Event) -> None:
+        handled.append(int(event.msg_id))
+
+    async with receiver:
+        for number in range(3):
+            assert await post(receiver, clock, number, "g0") == 200
+        health = await receiver.health()
+        assert (health.accepting, health.handling, health.error) == (True, False, "LookupError: no leader yet")
+        (ended,) = [fact for fact in facts if isinstance(fact, PartEnded)]
+        assert (ended.part, ended.error) == ("sink", "LookupError: no leader yet")
+        assert "overflow file" in str(ended)
+        sink.refuses = False
+        await until(lambda: handled == [0, 1, 2], clock)
+        assert await post(receiver, clock, 3, "g0") == 200
+        await until(lambda: handled == [0, 1, 2, 3], clock)
+        assert (await receiver.health()).ok
+
+
+async def test_without_an_overflow_file_the_receiver_does_not_start(clock):
+    with pytest.raises(LookupError, match="no leader yet"):
+        await Receiver(credentials=CREDENTIALS, sink=Refusing(clock=clock), mode="high-guarantee").__aenter__()
 
 
 def test_in_normal_mode_a_sink_on_a_network_needs_an_overflow_file(sink, tmp_path):

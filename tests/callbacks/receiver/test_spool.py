@@ -3,6 +3,7 @@
 import json
 import random
 import sqlite3
+from collections import defaultdict
 from contextlib import closing
 from itertools import pairwise
 
@@ -10,14 +11,13 @@ import anyio
 import pytest
 
 from helpers.credentials import APP_ID, CREDENTIALS
-from helpers.receiving import body, post
+from helpers.receiving import body
 from helpers.waiting import until
-from rbim.callbacks import Quarantined, Receiver, SqliteInbox
+from rbim import InvalidRequest
+from rbim.callbacks import MemorySink, Quarantined, Receiver, SqliteInbox
 from rbim.callbacks.delivery import delivery_of
-from rbim.callbacks.receiver.spool import AT_HAND, TOGETHER, _SpoolInbox
+from rbim.callbacks.receiver.spool import BATCH, Spool
 from rbim.emulator import EmulatedClock
-
-LEASE = 30.0
 
 
 def numbered(number, group="g1"):
@@ -33,25 +33,25 @@ def rows(path, statement):
         return database.execute(statement).fetchall()
 
 
-def bodies(path, condition="1"):
-    """The numbers of the deliveries in a file, in the order of acceptance, by group."""
+def bodies(path):
+    """The numbers of the deliveries in an inbox, in the order of acceptance, by group."""
     found = {}
-    for (text,) in rows(path, f"SELECT body FROM event WHERE {condition} ORDER BY number"):
+    for (text,) in rows(path, "SELECT body FROM event ORDER BY number"):
         found.setdefault(json.loads(text)["to"], []).append(number_of(text))
     return found
 
 
 def waiting(path):
-    return rows(path, "SELECT count(*) FROM event WHERE state = 0")[0][0]
+    return rows(path, "SELECT count(*) FROM delivery WHERE refused IS NULL")[0][0]
 
 
 async def fill(path, clock, many, groups=("g1",)):
     """Put so many deliveries into a spool's file, one group after the other."""
-    async with _SpoolInbox(path, clock=clock) as inbox, anyio.create_task_group() as tasks:
+    async with Spool(path, MemorySink(), clock=clock, budget=1.0) as spool:
         for number in range(many):
             text = numbered(number, groups[number % len(groups)])
-            tasks.start_soon(inbox.accept, delivery_of(text, app_id=APP_ID, received=clock.now()))
-            await anyio.sleep(0)  # trio starts tasks in any order
+            stored = spool.put(delivery_of(text, app_id=APP_ID, received=clock.now()))
+        await stored()
 
 
 class OneByOne:
@@ -61,6 +61,9 @@ class OneByOne:
 
     def __init__(self, before=lambda _: None):
         self.numbers = []
+        self.of = defaultdict(list)  # by group
+        self.group = ""
+        self.calls = 0
         self.offered = 0
         self.most = 0
         self._before = before
@@ -75,13 +78,16 @@ class OneByOne:
         self.offered += 1
         self.most = max(self.most, self.offered)
         try:
-            number = number_of(delivery.body)
+            self.calls += 1
+            number, group = number_of(delivery.body), json.loads(delivery.body)["to"]
+            self.group = group
             result = self._before(number)
             if result is not None:
                 await result
             await anyio.sleep(0)
-            if number in self.numbers:
+            if number in self.of[group]:
                 return False
+            self.of[group].append(number)
             self.numbers.append(number)
             return True
         finally:
@@ -125,95 +131,30 @@ def spool(tmp_path):
     return tmp_path / "spool.db"
 
 
-@pytest.fixture
-def transactions(monkeypatch):
-    """How many commands each transaction of a file has, by the file's name."""
-    from rbim.callbacks.inbox.statements import InboxStore
-
-    sizes, commit = {}, InboxStore.commit
-
-    def counted(self, commands, **options):
-        if len(commands):
-            sizes.setdefault(self._database.path.name, []).append(len(commands))
-        return commit(self, commands, **options)
-
-    monkeypatch.setattr(InboxStore, "commit", counted)
-    return sizes
-
-
 def receiver_of(sink, spool, clock, **options):
     return Receiver(sink=sink, spool=spool, clock=clock, credentials=CREDENTIALS, **options)
 
 
-async def test_a_hot_conversation_shares_the_transactions_of_both_files(clock, spool, tmp_path, transactions):
-    await fill(spool, clock, 300)
-    transactions.clear()
-    async with receiver_of(SqliteInbox(tmp_path / "events.db", clock=clock), spool, clock):
-        await until(lambda: not waiting(spool), clock)
-    assert bodies(tmp_path / "events.db") == {"g1": list(range(300))}
-    turns = 300 // TOGETHER + 1  # each: one transaction of the inbox, or two
-    assert sum(transactions["events.db"]) == 300
-    assert len(transactions["events.db"]) <= 3 * turns
-    assert len(transactions["spool.db"]) <= 5 * turns
-
-
-async def test_a_sink_without_chains_gets_one_after_the_other_and_the_file_learns_of_many_at_once(
-    clock, spool, transactions
-):
-    await fill(spool, clock, 200)
-    transactions.clear()
-    sink = OneByOne()
-    async with receiver_of(sink, spool, clock):
-        await until(lambda: not waiting(spool), clock)
-    assert sink.numbers == list(range(200))
-    assert sink.most == 1
-    assert len(transactions["spool.db"]) <= 5 * (200 // TOGETHER + 1)
-
-
-@pytest.mark.parametrize("groups", [1, 1000])
+@pytest.mark.parametrize("groups", [1, 600])
 async def test_few_deliveries_are_in_memory_however_many_wait(clock, spool, groups):
-    await fill(spool, clock, 1000, [f"g{number}" for number in range(groups)])
+    await fill(spool, clock, 600, [f"g{number}" for number in range(groups)])
     gate = anyio.Event()
     sink = Chained(lambda _: gate.wait())
     async with receiver_of(sink, spool, clock):
-        await until(lambda: sink.called >= TOGETHER, clock)
+        await until(lambda: sink.called == BATCH)
         await anyio.sleep(0.05)
-        assert sink.called <= AT_HAND
         gate.set()
         await until(lambda: not waiting(spool), clock)
-    assert sink.most <= AT_HAND
-    assert sorted(sink.numbers) == list(range(1000))
-
-
-@pytest.mark.parametrize("kind", [OneByOne, Chained])
-@pytest.mark.parametrize("seed", range(2))
-async def test_order_is_kept_whatever_a_sink_does(clock, spool, seed, kind):
-    """It fails, or does not answer in time, before or after it has stored a delivery."""
-    chance = random.Random(seed)
-    await fill(spool, clock, 70)
-
-    def before(number):
-        what = chance.random()
-        if what < 0.1:
-            raise OSError
-        if what < 0.15:
-            sink.numbers += [] if number in sink.numbers else [number]  # it has it, and fails
-            raise OSError
-        return anyio.sleep_forever() if what < 0.2 else None
-
-    sink = kind(before)
-    async with receiver_of(sink, spool, clock):
-        await until(lambda: not waiting(spool), clock)
-    assert sink.numbers == list(range(70))
+    assert sink.most <= BATCH
+    assert sorted(sink.numbers) == list(range(600))
 
 
 @pytest.mark.parametrize("what", ["transactions", "deliveries"])
-@pytest.mark.parametrize("seed", range(2))
-async def test_order_is_kept_whatever_fails_in_an_inbox(clock, spool, tmp_path, seed, what):
-    chance = random.Random(seed)
+async def test_order_is_kept_whatever_fails_in_an_inbox(clock, spool, tmp_path, what):
+    chance = random.Random(1)
     await fill(spool, clock, 150, ["g1", "g2"])
     inbox = SqliteInbox(tmp_path / "events.db", clock=clock)
-    commit, accept = inbox._store.commit, inbox._store.accept
+    commit, accept = inbox._file.commit, inbox._store.accept
 
     def failing(call, share):
         def run(*arguments, **options):
@@ -224,7 +165,7 @@ async def test_order_is_kept_whatever_fails_in_an_inbox(clock, spool, tmp_path, 
         return run
 
     if what == "transactions":
-        inbox._store.commit = failing(commit, 0.3)
+        inbox._file.commit = failing(commit, 0.3)
     else:
         inbox._store.accept = failing(accept, 0.05)
     async with receiver_of(inbox, spool, clock):
@@ -232,138 +173,102 @@ async def test_order_is_kept_whatever_fails_in_an_inbox(clock, spool, tmp_path, 
     assert bodies(tmp_path / "events.db") == {"g1": list(range(0, 150, 2)), "g2": list(range(1, 150, 2))}
 
 
-async def test_an_error_beside_an_inbox_breaks_its_chain(clock, spool, tmp_path):
-    failures = iter(range(3))
-
-    class Guarded(SqliteInbox):
-        async def accept(self, delivery, /, *, chain=None):
-            if number_of(delivery.body) == 3 and next(failures, None) is not None:
-                raise ConnectionError
-            return await super().accept(delivery, chain=chain)
-
-    await fill(spool, clock, 20)
-    async with receiver_of(Guarded(tmp_path / "events.db", clock=clock), spool, clock):
-        await until(lambda: not waiting(spool), clock)
-    assert bodies(tmp_path / "events.db") == {"g1": list(range(20))}
-
-
-async def test_results_that_cannot_be_recorded_are_recorded_later(clock, spool, caplog, monkeypatch):
-    await fill(spool, clock, 100)
-    sink, failures = Chained(), iter(range(2))
-    async with receiver_of(sink, spool, clock) as receiver:
-        store = receiver._spool._inbox._store
-        done = store.done
-
-        def failing(claims, *, more):
-            if next(failures, None) is not None:
-                raise sqlite3.OperationalError
-            return done(claims, more=more)
-
-        monkeypatch.setattr(store, "done", failing)
-        await until(lambda: not waiting(spool), clock)
-    assert sink.numbers == list(range(100))
-    assert "could not be recorded in the spool" in caplog.text
-
-
-async def test_one_conversation_that_hangs_holds_up_no_other(clock, spool):
-    await fill(spool, clock, 60, ["g1", "g2"])
-    sink = OneByOne(lambda number: anyio.sleep_forever() if number == 0 else None)
-    async with receiver_of(sink, spool, clock):
-        await until(lambda: len([number for number in sink.numbers if number % 2]) == 30)
-
-
-async def test_a_failure_pauses_its_conversation_longer_each_time_and_the_first_one_goes_alone(clock, spool, caplog):
-    await fill(spool, clock, 20)
-    offered = []
+@pytest.mark.parametrize("kind", [OneByOne, Chained])
+async def test_a_failing_conversation_holds_up_no_other_and_pauses_longer_each_time(clock, spool, caplog, kind):
+    """Not even if more of it wait in front than are read at once."""
+    await fill(spool, clock, BATCH + 10)
+    await fill(spool, clock, 50, ["g2", "g3"])
+    failures = []
 
     def fail(number):
-        offered.append((number, clock.elapsed, sink.called))
-        if number == 3 and len(offered) < 9:
+        if number == 3 and sink.group == "g1" and len(failures) < 5:
+            failures.append(clock.elapsed)
             reason = "no space left"
             raise OSError(reason)
 
-    sink = Chained(fail)
+    sink = kind(fail)
     async with receiver_of(sink, spool, clock):
+        await until(lambda: len(sink.of["g2"]) + len(sink.of["g3"]) == 50)  # no time passes
+        assert sink.of["g1"] == [0, 1, 2]
         await until(lambda: not waiting(spool), clock)
-    assert sink.numbers == list(range(20))
-    assert [number for number, *_ in offered] == [0, 1, 2, 3, 3, 3, 3, 3, 3, *range(4, 20)]
-    times = [when for number, when, _ in offered if number == 3]
-    pauses = [after - before for before, after in pairwise(times)]
-    assert [pause >= least for pause, least in zip(pauses, (0.25, 0.5, 1, 2, 2.5), strict=True)] == [True] * 5
-    assert sum(pauses[:3]) < 30  # the next one is not late
-    assert {together for number, _, together in offered[4:9]} == {1}
+    assert sink.of == {"g1": list(range(BATCH + 10)), "g2": list(range(0, 50, 2)), "g3": list(range(1, 50, 2))}
+    pauses = [after - before for before, after in pairwise(failures)]
+    assert [pause >= least for pause, least in zip(pauses, (0.25, 0.5, 1, 2), strict=True)] == [True] * 4
+    assert sum(pauses) < 20
     assert "no space left" in caplog.text
 
 
-@pytest.mark.parametrize("boot", ["", "of an earlier version"])
-async def test_what_a_killed_process_had_claimed_is_forwarded_once_more(clock, spool, tmp_path, boot):
-    """It had given some to the inbox, and recorded none."""
-    await fill(spool, clock, 100, ["g1", "g2"])
-    dead = _SpoolInbox(spool, clock=clock)
-    inbox = SqliteInbox(tmp_path / "events.db", clock=clock)
-    async with inbox, dead.backlog() as backlog:
-        for claim in (await backlog.claim(60))[:25]:
-            assert await inbox.accept(delivery_of(claim.body, app_id=claim.app_id, received=claim.received))
-    assert rows(spool, "SELECT count(*) FROM conversation WHERE fence > 0") == [(2,)]
-    with closing(sqlite3.connect(spool)) as file, file:
-        file.execute("UPDATE conversation SET boot = ?", (boot,))
-    offered = []
-    accept_all = inbox._store.accept_all
+@pytest.mark.parametrize("kind", [OneByOne, Chained])
+async def test_what_the_sink_refuses_for_good_is_kept_and_the_rest_goes_on(clock, spool, kind):
+    await fill(spool, clock, 20, ["g1", "g2"])
+    too_large, facts = True, []
 
-    def offer(deliveries):
-        offered.extend(number_of(each.body) for each in deliveries)
-        return accept_all(deliveries)
+    def refuse(number):
+        if number in {4, 5, 8} and too_large:
+            reason = "the body is too large"
+            raise InvalidRequest(reason)
 
-    object.__setattr__(inbox, "_accept_all", offer)
-    async with receiver_of(inbox, spool, clock):
-        clock.elapsed += LEASE + 1
-        await until(lambda: not waiting(spool), clock)
-    assert sorted(set(offered)) == list(range(100))
-    assert bodies(tmp_path / "events.db") == {"g1": list(range(0, 100, 2)), "g2": list(range(1, 100, 2))}
-    assert rows(spool, "SELECT count(*) FROM event WHERE state = 2") == [(0,)]
-
-
-async def test_leaving_gives_back_what_is_offered(clock, spool):
-    await fill(spool, clock, 10, ["g1", "g2"])
-    sink = Chained(lambda _: anyio.sleep_forever())
-    async with receiver_of(sink, spool, clock):
-        await until(lambda: sink.called == 10)
-    assert rows(spool, "SELECT count(*) FROM conversation WHERE fence > 0") == [(0,)]
-    sink._before = lambda _: None
-    async with receiver_of(sink, spool, clock):
+    sink = kind(refuse)
+    async with receiver_of(sink, spool, clock, observers=[facts.append]) as receiver:
         await until(lambda: not waiting(spool))
-    assert [number for number in sink.numbers if number % 2] == list(range(1, 10, 2))
+        await until(lambda: not receiver._spool.holds)
+        assert await receiver.overflow() == 0
+    assert sorted(sink.numbers) == [number for number in range(20) if number not in {4, 5, 8}]
+    assert sink.of["g1"] == [0, 2, 6, 10, 12, 14, 16, 18]
+    problems = [fact.problem for fact in facts if isinstance(fact, Quarantined)]
+    assert len(problems) == 3
+    assert f"the body is too large; it stays in {spool}" in problems[0]
+    assert rows(spool, "SELECT DISTINCT refused FROM delivery") == [("the body is too large",)]
+    too_large = False
+    async with receiver_of(sink, spool, clock):
+        await until(lambda: sorted(sink.numbers) == list(range(20)))
+        await until(lambda: not rows(spool, "SELECT 1 FROM delivery"))
+
+
+async def test_a_sink_that_is_down_is_asked_less_and_less(clock, spool):
+    await fill(spool, clock, 5 * BATCH, [f"g{number}" for number in range(5 * BATCH)])
+    down = True
+
+    def fail(_):
+        if down:
+            raise OSError
+
+    sink = Chained(fail)
+    async with receiver_of(sink, spool, clock):
+        await until(lambda: clock.elapsed >= 600, clock, step=1.0)
+        assert sink.calls < 4 * BATCH + 600 / 2.5 * BATCH
+        down = False
+        await until(lambda: not waiting(spool), clock)
+    assert sorted(sink.numbers) == list(range(5 * BATCH))
+
+
+async def test_what_a_killed_process_had_forwarded_is_recognised(clock, spool, tmp_path):
+    """It had given some to the inbox, and forgotten none."""
+    await fill(spool, clock, 100, ["g1", "g2"])
+    inbox = SqliteInbox(tmp_path / "events.db", clock=clock)
+    async with inbox:
+        for (text,) in rows(spool, "SELECT body FROM delivery ORDER BY number LIMIT 25"):
+            assert await inbox.accept(delivery_of(text, app_id=APP_ID, received=clock.now()))
+    async with receiver_of(inbox, spool, clock):
+        await until(lambda: not waiting(spool), clock)
+    assert bodies(tmp_path / "events.db") == {"g1": list(range(0, 100, 2)), "g2": list(range(1, 100, 2))}
+
+
+async def test_what_another_process_puts_into_the_file_is_forwarded_too(clock, spool):
+    sink = OneByOne()
+    async with receiver_of(sink, spool, clock):
+        await fill(spool, clock, 10)
+        await until(lambda: sink.numbers == list(range(10)))
 
 
 async def test_other_content_that_an_inbox_puts_apart_is_reported(clock, spool, tmp_path):
     facts = []
     async with SqliteInbox(tmp_path / "events.db", clock=clock) as inbox:
         await inbox.accept(delivery_of(body(body="one"), app_id=APP_ID, received=clock.now()))
-    async with _SpoolInbox(spool, clock=clock) as file:
-        await file.accept(delivery_of(body(body="two"), app_id=APP_ID, received=clock.now()))
+    async with Spool(spool, inbox, clock=clock, budget=1.0) as file:
+        await file.put(delivery_of(body(body="two"), app_id=APP_ID, received=clock.now()))()
     async with receiver_of(inbox, spool, clock, observers=[facts.append]):
         await until(lambda: not waiting(spool), clock)
         (letter,) = await inbox.quarantined()
     (told,) = [fact for fact in facts if isinstance(fact, Quarantined)]
     assert (told.key, told.problem, told.other_content) == (letter.key, letter.error, True)
-
-
-@pytest.mark.parametrize("sink", [OneByOne, Chained])
-async def test_deliveries_of_which_the_time_is_over_at_once_are_spooled_in_order(clock, spool, sink):
-    answers = {}
-
-    async def send(receiver, number):
-        answers[number] = (await post(receiver, numbered(number))).status
-
-    async with receiver_of(sink(lambda _: anyio.sleep_forever()), spool, clock) as receiver:
-        async with anyio.create_task_group() as tasks:
-            for number in range(40):
-                tasks.start_soon(send, receiver, number)
-                await anyio.sleep(0)  # trio starts tasks in any order
-            await anyio.wait_all_tasks_blocked()
-            until_then = clock.after(2)
-            while (due := clock.next_due()) is not None and due <= until_then:
-                clock._fire_next()  # all in one tick of the loop, as after a moment in which the loop was blocked
-        assert receiver._spool._entering == {}
-    assert set(answers.values()) == {200}
-    assert bodies(spool) == {"g1": list(range(40))}

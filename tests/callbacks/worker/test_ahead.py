@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from contextlib import asynccontextmanager
 
 import anyio
@@ -11,10 +10,8 @@ import pytest
 from helpers.waiting import until
 from helpers.workers import moment, router_of, text
 from rbim.callbacks.inbox.memory import MemorySink
-from rbim.callbacks.worker import shared_run, worker as worker_module
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.worker import Worker
-from rbim.clock import SystemClock
 from rbim.emulator.clock import EmulatedClock
 
 
@@ -94,23 +91,6 @@ async def test_a_conversation_goes_on_while_its_results_are_recorded_and_they_ar
     assert sum(len(numbers) for _, numbers in sink.asked[:2]) == 8  # all that had piled up in the second
 
 
-async def test_conversations_share_what_may_be_ahead(clock):
-    sink, log = Slow(clock), []
-
-    async def handler(event):
-        log.append(event.to)
-
-    for group in "abc":
-        for number in range(9):
-            await sink.accept(text(number, group))
-    async with running(sink, handler, clock, concurrency=3):
-        await until(lambda: len(log) >= 3)
-        await moment()
-        assert len(log) <= 2 * 3
-        sink.gate.set()
-        await until(lambda: not sink.events)
-
-
 async def test_a_failure_is_recorded_after_all_successes_before_it(clock):
     sink, log = Slow(clock), []
 
@@ -161,49 +141,6 @@ async def test_nothing_goes_ahead_under_a_lease_that_may_be_lost(loss):
         sink.lost = False
 
 
-async def test_under_a_lease_a_conversation_goes_on_while_results_are_recorded_and_again_after_that():
-    clock = EmulatedClock()
-    sink, log, gates = Slow(clock, lease=30.0), [], [anyio.Event() for _ in range(3)]
-
-    async def handler(event):
-        log.append(event.body)
-        await gates[int(event.body)].wait()
-
-    for number in range(3):
-        await sink.accept(text(number))
-    async with running(sink, handler, clock, timeout=1000.0):
-        gates[0].set()
-        await until(lambda: log == ["0", "1"])
-        assert len(sink.events) == 3
-        sink.gate.set()
-        await until(lambda: len(sink.events) == 2)
-        sink.gate = anyio.Event()
-        gates[1].set()
-        await until(lambda: log == ["0", "1", "2"])
-        assert len(sink.events) == 2
-        for gate in (gates[2], sink.gate):
-            gate.set()
-
-
-async def test_stopping_records_what_was_handled_and_gives_back_the_rest(clock):
-    sink, log = Slow(clock), []
-
-    async def handler(event):
-        log.append(event.body)
-
-    for number in range(9):
-        await sink.accept(text(number))
-    async with running(sink, handler, clock, concurrency=4) as worker:
-        await until(lambda: len(log) == 4)
-        worker.stop()
-        await moment()
-        sink.gate.set()
-    assert log == ["0", "1", "2", "3"]
-    assert [event.body for event in sink.events] == ["4", "5", "6", "7", "8"]
-    async with sink.backlog() as backlog:
-        assert [claim.number for claim in await backlog.claim(1)] == [5]
-
-
 async def test_a_cancelled_run_records_what_was_handled(clock):
     sink, log = Slow(clock), []
 
@@ -222,33 +159,8 @@ async def test_a_cancelled_run_records_what_was_handled(clock):
     assert [event.body for event in sink.events] == ["2", "3", "4"]
 
 
-async def test_what_was_handled_before_a_function_that_does_not_end_is_recorded(monkeypatch):
-    for module in (worker_module, shared_run):
-        monkeypatch.setattr(module, "GRACE", 0.05)
-    monkeypatch.setattr(worker_module, "ABANDON_AFTER", 0.05)
-    sink, over, began = Slow(SystemClock()), threading.Event(), anyio.Event()
-    sink.gate.set()
-    sink.hangs = ["done"]  # while the next event is handled
-
-    def handler(event):
-        if event.body == "1":
-            anyio.from_thread.run_sync(began.set)
-            over.wait(10)
-
-    for number in range(3):
-        await sink.accept(text(number))
-    worker = Worker(sink, router_of(handler), drain=0.01, budget=2.0)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(worker.run)
-        await began.wait()
-        worker.stop()
-    over.set()
-    assert [event.body for event in sink.events] == ["1", "2"]
-
-
 async def handled_though(clock, method, monkeypatch, stray=None):
     """Have an event handled by an inbox one of whose methods hangs once, or ends as ``stray`` does; return the attempts."""
-    monkeypatch.setattr("rbim.callbacks.worker.shared_run.PATIENCE", 0.05)
     monkeypatch.setattr("rbim.callbacks.worker.worker.PATIENCE", 0.05)
     sink, log, gate = Slow(clock, lease=30.0), [], anyio.Event()
     sink.gate.set()
@@ -295,7 +207,7 @@ async def awaiting_what_is_cancelled():
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("method", ["claim", "done", "retry", "renew", "wait"])
+@pytest.mark.parametrize("method", ["claim", "done", "wait"])
 @pytest.mark.parametrize("stray", [gathering, awaiting_what_is_cancelled])
 async def test_a_cancellation_that_no_scope_requested_ends_no_worker(clock, caplog, method, stray, monkeypatch):
     await handled_though(clock, method, monkeypatch, stray)

@@ -1,16 +1,16 @@
 """Which handler an event goes to, what a handler may look like, and when it is called again."""
 
 from functools import partial
+from math import inf, nan
 
 import pytest
 from hypothesis import given, strategies as st
 
-from helpers.workers import NOON
 from rbim import InvalidRequest
 from rbim.callbacks.events.enums import ConvType
 from rbim.callbacks.events.types import At, Event, Message, Notification, Picture, TeamKick, TeamQuit, Text, UnknownEvent
 from rbim.callbacks.worker.backoff import Backoff
-from rbim.callbacks.worker.router import HandlerContext, Router
+from rbim.callbacks.worker.router import Router
 
 
 def found(router, event):
@@ -45,13 +45,6 @@ def test_all_events_are_events():
     assert found(router, TeamKick()) == "kicked"
 
 
-def test_a_context_can_be_a_key_of_a_dictionary_though_its_document_cannot():
-    facts = {"key": "k", "attempt": 1, "received": NOON, "replays": 0, "number": 7, "app_id": "app", "resource": None}
-    one, same = (HandlerContext(**facts, body=b"{}", document={"a": []}) for _ in range(2))
-    other = HandlerContext(**facts, document={"b": []})
-    assert {one: 1, other: 2}[same] == 1
-
-
 def test_without_a_fallback_the_router_says_how_to_add_one():
     router = Router()
     router.on(Text)(print)
@@ -60,27 +53,6 @@ def test_without_a_fallback_the_router_says_how_to_add_one():
             ask()
     router.fallback(print)
     router.check()
-
-
-def test_a_router_is_true_when_it_has_a_handler():
-    first, second = Router(), Router()
-    assert not first
-    first.on(Text)(print)
-    second.fallback(print)
-    assert first
-    assert second
-
-
-def test_decorators_give_the_function_back():
-    router = Router()
-
-    def one(event): ...
-
-    async def two(event, handling): ...
-
-    assert router.on(Text)(one) is one
-    assert router.on(TeamKick)(two) is two
-    assert router.fallback(two) is two
 
 
 class Calls:
@@ -94,9 +66,8 @@ class Calls:
         return "event"
 
 
-@pytest.mark.parametrize(
-    ("handler", "given"),
-    [
+def test_a_handler_is_given_what_it_takes():
+    table = [
         (lambda _event: "event", "event"),
         (lambda _event, _handling: "both", "both"),
         (lambda _event, /, _handling: "both", "both"),
@@ -111,25 +82,13 @@ class Calls:
         (Calls(), "event"),
         (partial(lambda _x, _event, _handling: "both", 1), "both"),
         (partial(lambda _x, _event: "event", 1), "event"),
-    ],
-)
-def test_a_handler_is_given_what_it_takes(handler, given):
-    router = Router()
-    router.fallback(handler)
-    assert found(router, Text()) == given
-
-
-@pytest.mark.parametrize(
-    "handler",
-    [lambda: 0, lambda _a, _b, _c: 0, lambda *, _event: 0, lambda _event, *, _needed: 0, None, 7, "text", type],
-)
-def test_what_cannot_be_called_with_an_event_is_refused_at_once(handler):
-    router = Router()
-    for register in (router.on(Text), router.fallback):
-        with pytest.raises(InvalidRequest) as raised:
-            register(handler)
-        assert raised.value.field == "handler"
-    assert not router
+    ]
+    got = []
+    for handler, _ in table:
+        router = Router()
+        router.fallback(handler)
+        got.append(found(router, Text()))
+    assert got == [given for _, given in table]
 
 
 async def awaited(event): ...
@@ -141,29 +100,30 @@ class Awaited:
     async def method(self, event, handling): ...
 
 
-@pytest.mark.parametrize("handler", [awaited, partial(awaited), Awaited(), Awaited().method])
-def test_whatever_is_async_needs_no_thread(handler):
+def test_a_plain_function_needs_a_thread_and_whatever_is_async_does_not():
+    for handler in (print, awaited, partial(awaited), Awaited(), Awaited().method):
+        router = Router()
+        router.fallback(handler)
+        assert router.find(Text())[0].blocking is (handler is print)
+
+
+def test_what_makes_no_sense_is_refused_at_once():
+    no_handlers = [lambda: 0, lambda _a, _b, _c: 0, lambda *, _e: 0, lambda _e, *, _needed: 0, None, 7, "text", type]
     router = Router()
-    router.fallback(handler)
-    assert not router.find(Text())[0].blocking
-
-
-def test_a_plain_function_needs_a_thread():
-    router = Router()
-    router.fallback(print)
-    assert router.find(Text())[0].blocking
-
-
-@pytest.mark.parametrize("kind", [str, object, Text(), "Text", None, Event | None])
-def test_what_is_no_class_of_events_is_refused(kind):
-    with pytest.raises(InvalidRequest, match="pass a class of events"):
-        Router().on(kind)
-
-
-@pytest.mark.parametrize("conv_type", ["", 7, Text])
-def test_what_is_no_kind_of_conversation_is_refused(conv_type):
-    with pytest.raises(InvalidRequest, match="pass a member of ConvType"):
-        Router().on(Text, conv_type=conv_type)
+    table = [
+        *(("handler", ".", partial(router.on(Text), each)) for each in no_handlers),
+        *(("handler", ".", partial(router.fallback, each)) for each in no_handlers),
+        *(("kind", "pass a class of events", partial(router.on, each)) for each in (str, object, Text(), "Text", None)),
+        *(("conv_type", "a member of ConvType", partial(router.on, Text, conv_type=each)) for each in ("", 7, Text)),
+        *(("when", "a plain function", partial(router.on, Text, when=each)) for each in ("text", 7, awaited, Awaited())),
+        *(("function", "async function of", partial(router.middleware, each)) for each in (None, 7, print, awaited)),
+        ("function", "async function of", partial(router.middleware, lambda _event, _handling, _call_next: 0)),
+    ]
+    for field, words, register in table:
+        with pytest.raises(InvalidRequest, match=words) as raised:
+            register()
+        assert raised.value.field == field
+    assert not router
 
 
 def test_nothing_is_registered_twice():
@@ -207,21 +167,6 @@ def test_handlers_that_are_equally_specific_come_in_the_order_of_registration():
     assert [len(router.find(Picture(body=body))) for body in ("a", "ab")] == [1, 2]
 
 
-@pytest.mark.parametrize("when", ["text", 7, awaited, Awaited()])
-def test_what_is_no_predicate_is_refused(when):
-    with pytest.raises(InvalidRequest, match="pass a plain function of the event") as raised:
-        Router().on(Text, when=when)
-    assert raised.value.field == "when"
-
-
-@pytest.mark.parametrize("function", [None, 7, print, lambda _event, _handling, _call_next: 0, awaited])
-def test_what_is_no_middleware_is_refused(function):
-    router = Router()
-    with pytest.raises(InvalidRequest, match="async function of") as raised:
-        router.middleware(function)
-    assert raised.value.field == "function"
-
-
 # ------------------------------------------------------------------------------------------ backoff
 
 
@@ -248,20 +193,9 @@ def test_a_pause_is_never_longer_than_the_longest(backoff, attempt):
     assert pause is None or 0 <= pause <= backoff.most
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("attempts", 0),
-        ("attempts", 1.5),
-        ("first", 0),
-        ("first", float("inf")),
-        ("factor", -1),
-        ("factor", float("nan")),
-        ("most", float("inf")),
-        ("most", "x"),
-    ],
-)
-def test_a_backoff_that_makes_no_sense_is_refused(field, value):
-    with pytest.raises(InvalidRequest) as raised:
-        Backoff(**{field: value})
-    assert raised.value.field == field
+def test_a_backoff_that_makes_no_sense_is_refused():
+    wrong = {"attempts": (0, 1.5), "first": (0, inf), "factor": (-1, nan), "most": (inf, "x")}
+    for field, value in ((field, value) for field, values in wrong.items() for value in values):
+        with pytest.raises(InvalidRequest) as raised:
+            Backoff(**{field: value})
+        assert raised.value.field == field

@@ -1,7 +1,6 @@
 """Handling: order, failures, time-outs, the end of a worker, and a thread of its own."""
 
 import asyncio
-import gc
 import json
 import logging
 import threading
@@ -24,27 +23,23 @@ from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.observers import DeadLettered, Handled, HandlingFailed, Observers
 from rbim.callbacks.worker.backoff import Backoff
-from rbim.callbacks.worker.conversation import ENDED, MOST_IN_A_ROW
 from rbim.callbacks.worker.router import Router
-from rbim.callbacks.worker.shared_run import GRACE
-from rbim.callbacks.worker.worker import Worker
+from rbim.callbacks.worker.worker import GRACE, MOST_IN_A_ROW, Worker
 from rbim.emulator.clock import EmulatedClock
 
 NO_JITTER = Backoff(random=lambda: 1.0)  # 1, 4, 16, 64, 256, 300, 300 s
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def inbox(request, clock, tmp_path):
-    """Every inbox behaves alike; with leases that emulated time cannot end by mistake."""
-    if request.param == "memory":
+@pytest.fixture
+def inbox(anyio_backend_name, clock, tmp_path):
+    """In a file on asyncio, in memory on trio; with leases that emulated time cannot end by mistake."""
+    if anyio_backend_name == "trio":
         return MemorySink(capacity=5000, clock=clock)
     return SqliteInbox(tmp_path / "inbox.db", clock=clock, lease=1e9, poll=0.02)
 
 
 async def dead(inbox):
     """The dead letters: text, attempts and error of each."""
-    if isinstance(inbox, MemorySink):
-        return [(json.loads(each.claim.body)["body"], each.claim.attempt, each.error) for each in inbox.dead]
     return [(json.loads(each.body)["body"], each.attempts, each.error) for each in await inbox.dead_letters()]
 
 
@@ -105,24 +100,6 @@ async def test_each_conversation_keeps_its_order_through_failures(inbox, clock):
     assert {fact.error for fact in failed} == {"ValueError: no 1", "ValueError: no 3", "ValueError: no 2"}
 
 
-async def test_a_failing_event_holds_up_its_own_conversation_only(inbox, clock):
-    log = []
-
-    async def handler(event):
-        log.append((event.to, event.body))
-        if (event.to, event.body) == ("bad", "0"):
-            raise OSError
-
-    async with inbox:
-        await accept(inbox, text(0, "bad"), text(1, "bad"))
-        async with running(inbox, handler, clock):
-            for number in range(5):
-                await accept(inbox, text(number, "good"))
-            await until(lambda: ("good", "4") in log)
-            await moment()
-            assert [each for each in log if each[0] == "bad"] == [("bad", "0")]
-
-
 async def test_an_event_is_dead_after_its_last_attempt_and_the_next_one_goes_on(inbox, clock):
     log, facts = [], Facts()
 
@@ -151,19 +128,6 @@ async def test_an_event_is_dead_after_its_last_attempt_and_the_next_one_goes_on(
     assert [fact.attempt for fact in facts.of(HandlingFailed)] == [1, 2]
 
 
-async def test_a_long_traceback_is_kept_from_both_ends(clock):
-    async def handler(_event):
-        raise ValueError("x" * 10**6)
-
-    sink = MemorySink(clock=clock)
-    await sink.accept(text(1))
-    async with running(sink, handler, clock, backoff=Backoff(attempts=1)):
-        await until(lambda: sink.dead)
-    (letter,) = sink.dead
-    assert letter.error.startswith("Traceback")
-    assert len(letter.error) < 21_000
-
-
 async def test_what_can_no_longer_be_read_is_dead_at_once(clock):
     sink, log, facts = MemorySink(clock=clock), [], Facts()
     good = text("good")
@@ -177,31 +141,9 @@ async def test_what_can_no_longer_be_read_is_dead_at_once(clock):
 
     async with running(sink, handler, clock, observers=facts.observers):
         await until(lambda: log)
-    ((_, error),) = [(letter.claim, letter.error) for letter in sink.dead]
-    assert "CallbackRejected: the body cannot be read" in error
+    (letter,) = await sink.dead_letters()
+    assert "CallbackRejected: the body cannot be read" in letter.error
     assert facts.of(DeadLettered)[0].attempt == 1
-
-
-async def test_an_event_that_has_used_up_its_attempts_is_not_handled_again(inbox, clock):
-    log, facts = [], Facts()
-
-    async def handler(event):
-        log.append(event.body)
-
-    async with inbox:
-        await accept(inbox, text("endless"))
-        await accept(inbox, text("next"))
-        for _ in range(2):
-            async with inbox.backlog() as backlog:
-                (claim,) = await backlog.claim(1)
-                await backlog.retry(claim, error="as good as gone", pause=1)  # an attempt was counted
-            await clock.advance(2)
-        async with running(inbox, handler, clock, backoff=Backoff(attempts=2), observers=facts.observers):
-            await until(lambda: log, clock)
-        ((said, attempt, error),) = await dead(inbox)
-    assert log == ["next"]
-    assert (said, attempt, error) == ("endless", 3, ENDED)
-    assert facts.of(DeadLettered)[0].error == ENDED
 
 
 # ---------------------------------------------------------------------------------- many at once
@@ -229,43 +171,8 @@ async def test_at_most_so_many_conversations_at_once(inbox, clock):
     assert max(most) == 3
 
 
-async def test_a_thousand_events_of_fifty_conversations(inbox, clock):
-    log, facts = defaultdict(list), Facts()
-
-    async def handler(event):
-        await checkpoint()
-        log[event.to].append(int(event.body))
-
-    async with inbox, running(inbox, handler, clock, observers=facts.observers):
-        await accept(inbox, *(text(number, f"g{group}") for number in range(20) for group in range(50)))
-        await until(lambda: len(facts.of(Handled)) == 1000)
-    assert sorted(log) == sorted(f"g{group}" for group in range(50))
-    assert all(Counter(numbers) == Counter(range(20)) for numbers in log.values())
-    if isinstance(inbox, MemorySink):  # which accepts in the order of asking
-        assert all(numbers == list(range(20)) for numbers in log.values())
-
-
-async def test_a_worker_keeps_nothing_of_what_it_has_handled(clock):
-    def scopes():
-        gc.collect()
-        return sum(type(each).__name__ == "CancelScope" for each in gc.get_objects())
-
-    sink, log = MemorySink(clock=clock), []
-
-    async def handler(event):
-        log.append(event)
-
-    for number in range(200):
-        await sink.accept(text(number, f"g{number}"))
-    before = scopes()
-    async with running(sink, handler, clock):
-        await until(lambda: not sink.events)
-        assert scopes() < before + 30  # a worker that waits has about ten
-    assert len(log) == 200
-
-
-async def test_after_32_events_others_have_their_turn(clock):
-    sink, log = MemorySink(clock=clock), []
+async def test_after_32_events_others_have_their_turn():
+    sink, log = MemorySink(), []
 
     async def handler(event):
         log.append(event.to)
@@ -273,40 +180,9 @@ async def test_after_32_events_others_have_their_turn(clock):
     for number in range(100):
         await sink.accept(text(number, "busy"))
     await sink.accept(text(0, "quiet"))
-    async with running(sink, handler, clock, concurrency=1):
+    async with running(sink, handler, SystemClock(), concurrency=1):
         await until(lambda: len(log) == 101)
     assert log.index("quiet") == MOST_IN_A_ROW == 32
-
-
-async def test_slow_handlers_share_emulated_time():
-    clock = EmulatedClock(auto=True)
-    sink, log = MemorySink(clock=clock), []
-
-    async def handler(event):
-        await clock.sleep(5)
-        log.append((event.to, clock.elapsed))
-
-    for group in range(20):
-        await sink.accept(text(0, f"g{group}"))
-    async with running(sink, handler, clock, concurrency=10):
-        await until(lambda: len(log) == 20)
-        assert Counter(when for _, when in log) == {5.0: 10, 10.0: 10}
-
-
-async def test_a_worker_with_nothing_to_do_lets_emulated_time_stand_still(tmp_path):
-    clock, log = EmulatedClock(auto=True), []
-    inbox = SqliteInbox(tmp_path / "inbox.db", clock=clock, lease=30)
-
-    async def handler(event):
-        log.append(event.body)
-
-    async with inbox, running(inbox, handler, clock):
-        await accept(inbox, text(1))
-        await until(lambda: log)
-        await moment()
-        before = clock.elapsed
-        await moment()
-        assert clock.elapsed == before
 
 
 class Leases(MemorySink):
@@ -453,10 +329,11 @@ async def test_what_a_plain_function_returns_is_awaited_if_it_can_be(clock):
 
     await sink.accept(text("quick"))
     await sink.accept(text("slow"))
-    async with running(sink, decorated, clock, backoff=Backoff(attempts=1)):
-        await until(lambda: sink.dead, clock)
+    async with running(sink, decorated, clock, backoff=Backoff(attempts=1), timeout=1):
+        await until(lambda: not sink.events, clock)
     assert log == [(said, threading.current_thread().name) for said in ("quick", "slow")]
-    assert "TimeoutError" in sink.dead[0].error
+    (letter,) = await sink.dead_letters()
+    assert "TimeoutError" in letter.error
 
 
 async def test_a_plain_function_is_waited_for_and_what_it_did_is_recorded(inbox, clock):
@@ -474,11 +351,11 @@ async def test_a_plain_function_is_waited_for_and_what_it_did_is_recorded(inbox,
             await until(begun.is_set)
             worker.stop()
             await moment()
-            await clock.advance(1 + 2 * GRACE)
+            await clock.advance(1 + GRACE / 2)
             await moment()
             release.set()
-        async with inbox.backlog() as backlog:
-            assert len(await backlog.claim(5)) == 1
+        counts = await inbox.counts()
+    assert (counts.done, counts.waiting) == (1, 1)
 
 
 def cancels_its_task(event):
@@ -506,43 +383,25 @@ def raises_cancelled(_event):
     return raising()
 
 
-@pytest.mark.parametrize("handler", [cancels_its_task, raises_cancelled])
-@pytest.mark.parametrize("said", ["waits", "returns"])
-async def test_a_handler_that_cancels_itself_has_failed_and_nothing_else(clock, handler, said):
+async def test_a_handler_that_cancels_itself_has_failed_and_nothing_else(clock):
     sink, log = MemorySink(clock=clock), []
 
     async def handle(event):
-        if event.body == "good":
-            log.append(event.body)
-        else:
-            await handler(event)
+        log.append(event.body)
+        if event.body in {"waits", "returns"}:
+            await cancels_its_task(event)
+        elif event.body == "raises":
+            await raises_cancelled(event)
 
-    await sink.accept(text(said))
-    await sink.accept(text("good"))
+    bad = ["waits", "returns", "raises"]
+    for said in (*bad, "good"):
+        await sink.accept(text(said))
     async with running(sink, handle, clock, backoff=Backoff(attempts=2)):
-        await until(lambda: log, clock)
-        assert [letter.claim.attempt for letter in sink.dead] == [2]
+        await until(lambda: "good" in log, clock)
+        assert [letter.attempts for letter in await sink.dead_letters()] == [2, 2, 2]
         await sink.accept(text("good", number=2))
-        await until(lambda: len(log) == 2)
-    assert log == ["good", "good"]
-
-
-async def test_a_group_of_failures_in_a_handler_is_a_failure(clock):
-    sink = MemorySink(clock=clock)
-    await sink.accept(text(1))
-
-    async def fails():
-        reason = "one of two"
-        raise ValueError(reason)
-
-    async def handler(_event):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(anyio.sleep_forever)
-            tasks.start_soon(fails)
-
-    async with running(sink, handler, clock, backoff=Backoff(attempts=1)):
-        await until(lambda: sink.dead)
-    assert "ValueError: one of two" in sink.dead[0].error
+        await until(lambda: log.count("good") == 2)
+    assert log == [*(said for said in bad for _ in range(2)), "good", "good"]
 
 
 # ------------------------------------------------------------------------------------ the end of a worker
@@ -598,28 +457,8 @@ async def test_what_has_not_finished_after_the_drain_is_given_back(inbox, clock)
             assert [claim.attempt for claim in await backlog.claim(10)] == [1]
 
 
-async def test_what_was_claimed_while_the_worker_was_stopped_is_given_back_unhandled(clock):
-    sink, log = MemorySink(clock=clock), []
-    worker = Worker(sink, router_of(log.append), clock=clock)
-    await sink.accept(text(1))
-    backlog = sink.backlog()
-    claim, sink.backlog = backlog.claim, lambda: backlog
-
-    async def claim_slowly(limit):
-        claims = await claim(limit)
-        worker.stop()
-        await moment()
-        return claims
-
-    backlog.claim = claim_slowly
-    await worker.run()
-    assert log == []
-    async with backlog:
-        assert [each.attempt for each in await claim(1)] == [1]
-
-
-async def test_a_cancelled_worker_gives_back_what_it_holds(inbox, clock):
-    log = []
+async def test_a_cancelled_worker_gives_back_what_it_holds_and_what_had_begun_is_retried_alone(inbox, clock):
+    log, found = [], []
 
     async def handler(event):
         log.append(event.to)
@@ -632,89 +471,11 @@ async def test_a_cancelled_worker_gives_back_what_it_holds(inbox, clock):
             await until(lambda: len(log) == 3)
             tasks.cancel_scope.cancel()
         async with inbox.backlog() as backlog:
-            assert [claim.attempt for claim in await backlog.claim(10)] == [1] * 5
-
-
-async def test_what_a_cancelled_handler_finished_all_the_same_is_recorded(clock):
-    sink, log = MemorySink(clock=clock), []
-
-    async def handler(event):
-        log.append(event.to)
-        try:
-            await anyio.sleep_forever()
-        except anyio.get_cancelled_exc_class():
-            if event.to == "fails":
-                reason = "while it was cancelled"
-                raise RuntimeError(reason) from None
-            if event.to == "stops":
-                raise
-
-    for group in ("finishes", "fails", "stops"):
-        await sink.accept(text(1, group))
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(Worker(sink, router_of(handler), clock=clock, backoff=Backoff(attempts=1)).run)
-        await until(lambda: len(log) == 3)
-        tasks.cancel_scope.cancel()
-    assert [event.to for event in sink.events] == ["stops"]
-    assert [json.loads(letter.claim.body)["to"] for letter in sink.dead] == ["fails"]
-
-
-async def test_a_failure_in_a_cancelled_handlers_task_group_ends_nothing_else(clock):
-    sink, log = MemorySink(clock=clock), []
-
-    async def fails_in_the_end():
-        try:
-            await anyio.sleep_forever()
-        finally:
-            raise ValueError
-
-    async def handler(event):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(anyio.sleep_forever)
-            tasks.start_soon(fails_in_the_end)
-            log.append(event.body)
-
-    await sink.accept(text(1))
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(Worker(sink, router_of(handler), clock=clock, backoff=Backoff(attempts=1)).run)
-        await until(lambda: log)
-        await moment()
-        tasks.cancel_scope.cancel()
-    assert "ValueError" in sink.dead[0].error
-
-
-async def exits(_event):
-    raise SystemExit
-
-
-async def exits_in_a_group(event):
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(exits, event)
-
-
-@pytest.mark.parametrize(("kind", "handler"), [("asyncio", exits), ("trio", exits), ("trio", exits_in_a_group)])
-def test_a_handler_that_exits_fails(kind, handler):
-    sink = MemorySink()
-
-    async def main():
-        await sink.accept(text(1))
-        async with running(sink, handler, SystemClock(), backoff=Backoff(attempts=1)):
-            await until(lambda: sink.dead)
-
-    anyio.run(main, backend=kind)
-    assert "SystemExit" in sink.dead[0].error
-
-
-def test_a_task_of_a_handlers_that_exits_ends_asyncios_loop_and_leaves_the_event():
-    sink = MemorySink()
-
-    async def main():
-        await sink.accept(text(1))
-        await Worker(sink, router_of(exits_in_a_group)).run()
-
-    with pytest.raises(SystemExit):
-        anyio.run(main, backend="asyncio")
-    assert len(sink.events) == 1
+            while claims := await backlog.claim(10):
+                found += [(len(claims), claim.crashes, claim.attempt) for claim in claims]
+                for claim in claims:
+                    await backlog.done((claim,), more=0)
+    assert found == [(1, 1, 1)] * 3 + [(2, 0, 1)] * 2
 
 
 def test_a_cancellation_that_comes_after_a_handler_has_ended_costs_no_event(caplog):
@@ -737,30 +498,12 @@ def test_a_cancellation_that_comes_after_a_handler_has_ended_costs_no_event(capl
     assert "a stray cancellation" in caplog.text
 
 
-async def test_a_worker_stopped_before_it_runs_returns_at_once(clock):
-    worker = Worker(MemorySink(), router_of(print), clock=clock)
-    worker.stop()
-    await worker.run()
-
-
-async def test_a_worker_runs_once_at_a_time(clock):
-    async with running(MemorySink(), print, clock) as worker:
-        with pytest.raises(InvalidRequest, match="runs already"):
-            await worker.run()
-
-
-async def test_a_worker_needs_a_fallback(clock):
-    with pytest.raises(InvalidRequest, match="fallback"):
-        await Worker(MemorySink(), Router(), clock=clock).run()
-
-
-@pytest.mark.parametrize(
-    ("option", "value"), [("concurrency", 0), ("concurrency", 1.5), ("timeout", 0), ("drain", -1), ("drain", float("nan"))]
-)
-def test_options_that_make_no_sense_are_refused(option, value):
-    with pytest.raises(InvalidRequest) as raised:
-        Worker(MemorySink(), Router(), **{option: value})
-    assert raised.value.field == option
+def test_options_that_make_no_sense_are_refused():
+    nan = float("nan")
+    for option, value in (("concurrency", 0), ("concurrency", 1.5), ("timeout", 0), ("drain", -1), ("drain", nan)):
+        with pytest.raises(InvalidRequest) as raised:
+            Worker(MemorySink(), Router(), **{option: value})
+        assert raised.value.field == option
 
 
 # ------------------------------------------------------------------------------------ a backlog that fails
@@ -874,17 +617,6 @@ async def test_stopping_does_not_wait_for_a_backlog_that_never_recovers(clock):
     assert sink.calls[-1] == "done"  # once more, in the end
 
 
-async def test_stopping_does_not_wait_for_a_claim_that_hangs(clock):
-    sink = Flaky(clock, claim=[anyio.sleep_forever])
-    async with running(sink, print, clock, drain=2) as worker:
-        await until(lambda: sink.calls)
-        worker.stop()
-        await moment()
-        await clock.advance(1.9 + GRACE)
-        await clock.advance(0.2)
-    assert sink.calls.count("claim") == 1
-
-
 async def test_a_cancelled_worker_does_not_wait_for_ever_for_a_backlog_that_hangs(clock):
     hangs = [anyio.sleep_forever]
     sink, log = Flaky(clock, done=hangs * 2), []
@@ -898,10 +630,7 @@ async def test_a_cancelled_worker_does_not_wait_for_ever_for_a_backlog_that_hang
         await until(lambda: "done" in sink.calls)
         tasks.cancel_scope.cancel()
         with anyio.CancelScope(shield=True):
-            await moment()
-            assert sink.calls.count("done") == 1
-            await clock.advance(GRACE + 0.1)
-            await until(lambda: sink.calls.count("done") == 2)
+            await until(lambda: sink.calls.count("done") == 2)  # once more, in the end
             await clock.advance(GRACE + 0.1)
 
 
@@ -925,7 +654,7 @@ async def test_a_lost_lease_is_logged_and_left_to_who_has_it(clock, caplog):
 # ---------------------------------------------------------------------------------------- any schedule
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     plans=st.lists(st.lists(st.integers(0, 4), max_size=6), min_size=1, max_size=6),
     concurrency=st.integers(1, 4),
@@ -952,7 +681,8 @@ def test_every_event_is_handled_to_success_once_or_dead_in_order(plans, concurre
         options = {"concurrency": concurrency, "backoff": Backoff(attempts=3), "observers": facts.observers}
         async with running(sink, handler, clock, **options):
             await until(lambda: not sink.events)
-        return {(int(json.loads(each.claim.body)["to"]), int(json.loads(each.claim.body)["body"])) for each in sink.dead}
+        letters = [json.loads(each.body) for each in await sink.dead_letters()]
+        return {(int(each["to"]), int(each["body"])) for each in letters}
 
     dead_ones = anyio.run(main, backend=kind)
     for group, plan in enumerate(plans):

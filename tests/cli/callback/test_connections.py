@@ -1,4 +1,4 @@
-"""``rbim callback serve`` and connections: those that ask for nothing, TLS, addresses, and how serving ends."""
+"""``rbim callback serve`` and connections: many at once, TLS, addresses, and how serving ends."""
 
 import asyncio
 import http.client
@@ -14,21 +14,17 @@ import threading
 import time
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 import trustme
 
-from helpers.callback_process import APP, FULL, MINE, PATIENCE, Process, event, serving
+from helpers.callback_process import APP, MINE, PATIENCE, Process, event, serving
 from helpers.sockets import speaks_ipv6
-from rbim import InvalidRequest
 from rbim._support.sockets import bound_to
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.signature import sign
 from rbim.cli import Exit
-from rbim.cli.callback.connection import MAX_CONNECTIONS, RESERVED_FILES, max_connections
-from rbim.cli.callback.serve import ServeOptions, _config, _Server
-from rbim.cli.connection import HEAD_TIMEOUT, QUIET, RESPONSE_TIMEOUT, ConnectionTable
+from rbim.cli.callback.serve import OTHER_FILES, ServeOptions, _allowed, _config, _Server
 
 # ------------------------------------------------------------------------------------------------------------ connections
 
@@ -58,7 +54,7 @@ class Open:
 
 
 @asynccontextmanager
-async def connecting(app=None, limit=1000, **tls):
+async def connecting(app=None, limit=1000):
     """Serve in this event loop; give a function that opens a connection."""
 
     async def empty(_scope, _receive, send):
@@ -66,12 +62,12 @@ async def connecting(app=None, limit=1000, **tls):
         await send({"type": "http.response.body", "body": b""})
 
     what = {"inbox": None, "host": "127.0.0.1", "port": 0, "path": "/", "mode": "normal", "printing": False}
-    told = ServeOptions(**(what | {"certfile": None, "keyfile": None} | tls))
-    opened, listens = [], asyncio.Event()
-    server = _Server(_config(told, app or empty), ConnectionTable(limit), listens.set)
+    told = ServeOptions(**what, certfile=None, keyfile=None, connections=limit)
+    opened = []
+    server = _Server(_config(told, app or empty))
     with await bound_to("127.0.0.1", 0) as bound:
+        bound.listen()
         serves = asyncio.create_task(server.serve(sockets=[bound]))
-        await listens.wait()
 
         async def connect():
             opened.append(Open(*await asyncio.open_connection("127.0.0.1", bound.getsockname()[1])))
@@ -87,124 +83,36 @@ async def connecting(app=None, limit=1000, **tls):
             await serves
 
 
-async def test_what_asks_for_nothing_is_closed(monkeypatch):
-    """Where no head comes, or not all of it, or not the rest of a body that nobody wants any more."""
-    assert HEAD_TIMEOUT == 5
-    monkeypatch.setattr("rbim.cli.connection.HEAD_TIMEOUT", 0.05)
-    async with connecting() as connect:
-        resting = await connect()
-        assert await resting.ask() == 200
-        silent, half, late, wordy = [await connect() for _ in range(4)]
-        half.send("POST / HTT")
-        assert await late.ask() == 200
-        late.send("POST")
-        assert await wordy.ask(length=7) == 200
-        for each in (silent, half, late, wordy):
-            assert await each.is_closed()
-        assert await resting.ask() == 200  # which has the time of a connection between requests
-        assert len(connect.server.server_state.connections) == 1
+async def test_more_connections_than_the_limit_are_refused_with_503(caplog):
+    """Also those that have been answered before: each request counts all connections that are open."""
+    async with connecting(limit=2) as connect:
+        first, second, third = [await connect() for _ in range(3)]
+        assert await third.ask() == 503
+        assert (await third.reader.read()).endswith(b"Service Unavailable")
+        assert [await each.ask() for each in (first, second)] == [200] * 2
+        await connect()
+        assert await first.ask() == 503
+    assert set(caplog.messages) == {"Exceeded concurrency limit."}
 
 
-async def test_those_that_are_silent_for_long_give_way_first(monkeypatch, caplog):
-    monkeypatch.setattr("rbim.cli.connection.QUIET", 0.0)
-    async with connecting(limit=3) as connect:
-        known, first, second = [await connect() for _ in range(3)]
-        assert await known.ask() == 200
-        assert [await (await connect()).ask() for _ in range(2)] == [200] * 2
-        assert await first.is_closed()
-        assert await second.is_closed()
-        assert await known.ask() == 200
-        third = await connect()  # in place of the one that asked for nothing for longest
-        assert await third.ask() == 200
-        assert await known.ask() == 200
-    assert caplog.messages == ["3 connections gave way to others: at most 3 are open at once (--connections)"]
-
-
-async def test_in_a_burst_those_that_have_their_answer_give_way_first():
-    assert QUIET == 1
-    async with connecting(limit=3) as connect:
-        answered, first, second = [await connect() for _ in range(3)]
-        assert await answered.ask() == 200
-        third = await connect()
-        assert await answered.is_closed()
-        assert [await each.ask() for each in (first, second, third)] == [200] * 3
-
-
-async def test_where_nobody_is_idle_the_next_one_is_told():
-    begun, goes_on = [], asyncio.Event()
-
-    async def slow(_scope, _receive, send):
-        begun.append(1)
-        await goes_on.wait()
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body", "body": b""})
-
-    async with connecting(slow, limit=2) as connect:
-        asking = [asyncio.create_task((await connect()).ask()) for _ in range(2)]
-        while len(begun) < 2:
-            await asyncio.sleep(0)
-        assert await (await connect()).ask() == 503
-        goes_on.set()
-        assert [await each for each in asking] == [200, 200]
-
-
-async def test_an_answer_that_is_not_there_in_time_ends_the_connection(monkeypatch):
-    """Such as one that nobody reads, while more is asked for."""
-    assert RESPONSE_TIMEOUT == 15
-    monkeypatch.setattr("rbim.cli.connection.RESPONSE_TIMEOUT", 0.05)
-    told = []
-
-    async def stuck(_scope, receive, _send):
-        told.extend([await receive() for _ in range(2)])
-
-    async with connecting(stuck) as connect:
-        one = await connect()
-        one.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n1")
-        assert await one.is_closed()
-    assert [each["type"] for each in told] == ["http.request", "http.disconnect"]
-
-
-async def test_requests_one_after_the_other_have_their_time_each():
-    """On one connection, and sent before the answers to those before them."""
-    async with connecting() as connect:
-        one = await connect()
-        one.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" * 20)
-        for _ in range(20):
-            assert (await one.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
-        assert await one.ask() == 200
-
-
-async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("rbim.cli.connection.HEAD_TIMEOUT", 0.05)
-    both = tmp_path / "both.pem"
-    trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(both)
-    async with connecting(certfile=both) as connect:
-        assert await (await connect()).is_closed()
-
-
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit of open files")
 @pytest.mark.parametrize(
-    ("files", "hard", "count", "raised"),
+    ("files", "most", "allowed", "raised"),
     [
-        (-1, -1, MAX_CONNECTIONS, None),
-        (100_000, 100_000, MAX_CONNECTIONS, None),
-        (1024, 1024, 1024 - RESERVED_FILES, 1024),
-        (1024, 4096, 4096 - RESERVED_FILES, 4096),
-        (1024, -1, MAX_CONNECTIONS, MAX_CONNECTIONS + RESERVED_FILES),
-        (100, 100, 50, 100),
+        (-1, -1, 2000, None),
+        (100_000, 100_000, 2000, None),
+        (1024, 1024, 1024 - OTHER_FILES, 1024),
+        (1024, 1500, 1500 - OTHER_FILES, 1500),
+        (1024, -1, 2000, 2000 + OTHER_FILES),
         (1, 1, 1, 1),
     ],
 )
-def test_as_many_as_there_are_files_for(monkeypatch, files, hard, count, raised):
+def test_as_many_as_there_are_files_for(monkeypatch, files, most, allowed, raised):
     limits = []
-    monkeypatch.setattr("resource.getrlimit", lambda _: (files, hard))
+    monkeypatch.setattr("resource.getrlimit", lambda _: (files, most))
     monkeypatch.setattr("resource.setrlimit", lambda _, both: limits.append(both))
-    assert max_connections() == count
-    assert limits == ([] if raised is None else [(raised, hard)])
-    assert max_connections(1) == 1
-    if 0 <= hard < 100_000:
-        with pytest.raises(InvalidRequest, match=f"use at most {count}") as refused:
-            max_connections(100_000)
-        assert refused.value.field == "--connections"
+    assert _allowed(2000) == allowed
+    assert limits == ([] if raised is None else [(raised, most)])
 
 
 def files_for(count):
@@ -239,8 +147,7 @@ async def test_a_burst_of_two_thousand_connections_is_answered(tmp_path):
         assert await asyncio.gather(*map(deliver, range(COUNT))) == [200] * COUNT
         for each in opened:
             each.writer.close()
-        _, _, err = receiver.stop()
-        assert "gave way" not in err
+        assert receiver.stop()[0] == 0
     async with SqliteInbox(tmp_path / "events.db") as inbox:
         assert (await inbox.counts()).waiting == COUNT
 
@@ -248,31 +155,7 @@ async def test_a_burst_of_two_thousand_connections_is_answered(tmp_path):
 COUNT = 2000
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux" or not files_for(10_500), reason="not enough open files are allowed")
-def test_ten_thousand_connections_that_ask_for_nothing_hold_up_no_delivery(tmp_path):
-    """Some have sent half a head, some a head without its body."""
-    beginnings = (b"", b"POST / HT", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
-    idle = []
-    with serving(tmp_path / "events.db") as receiver:
-        try:
-            for number in range(10_000):
-                idle.append(socket.create_connection((receiver.host, receiver.port), timeout=PATIENCE))
-                idle[-1].sendall(beginnings[number % 3])
-                if number % 1000 == 999:
-                    began = time.monotonic()
-                    assert receiver.post(event(msgId=str(number)))[0] == 200
-                    assert time.monotonic() - began < 5  # the platform's patience
-            status = Path(f"/proc/{receiver.popen.pid}/status").read_text()
-        finally:
-            for each in idle:
-                each.close()
-        assert receiver.stop()[0] == 0
-    (peak,) = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")]
-    assert peak < 200_000  # KiB
-
-
-async def test_a_server_that_stops_says_so_in_its_last_answers():
+async def test_a_server_that_stops_gives_its_last_answers():
     begun, goes_on = asyncio.Event(), asyncio.Event()
 
     async def slow(_scope, _receive, send):
@@ -285,63 +168,35 @@ async def test_a_server_that_stops_says_so_in_its_last_answers():
         one = await connect()
         one.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
         await begun.wait()
+        (connection,) = connect.server.server_state.connections
         connect.server.should_exit = True
-        while connect.server.server_state.connections and not one.reader.at_eof():
-            (connection,) = connect.server.server_state.connections
-            if not connection.cycle.keep_alive:
-                break
+        while connection.cycle.keep_alive:
             await asyncio.sleep(0.01)
         goes_on.set()
-        assert b"connection: close\r\n" in (await one.reader.readuntil(b"\r\n\r\n")).lower()
+        assert (await one.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
         assert await one.is_closed()
 
 
-async def test_another_protocol_that_is_asked_for_is_ignored_in_silence(caplog):
-    async with connecting() as connect:
-        for protocol in ("websocket", "h2c"):
-            one = await connect()
-            one.send(f"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n")
-            assert (await one.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
-    assert caplog.messages == []
+def said(caplog):
+    return [record.getMessage() for record in caplog.records if record.exc_info or record.levelno > logging.WARNING]
 
 
-NOT_HTTP = {
-    "no line of HTTP": "hello\r\n\r\n",
-    "no chunk": "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
-    "no chunk of a HEAD": "HEAD / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
-}
-
-
-@pytest.mark.parametrize("name", NOT_HTTP)
-async def test_bytes_that_are_not_http_are_answered_once_and_without_a_traceback(caplog, name):
+async def test_bytes_that_are_not_http_are_answered_without_a_traceback(caplog):
     async with connecting() as connect:
         one = await connect()
-        one.send(NOT_HTTP[name])
-        answer = await one.reader.read()
+        one.send("hello\r\n\r\n")
+        assert (await one.reader.read()).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert said(caplog) == []
+
+
+@pytest.mark.parametrize("method", ["POST", "HEAD"])
+async def test_bytes_that_are_not_http_in_a_request_end_the_connection(caplog, method):
+    async with connecting() as connect:
+        one = await connect()
+        one.send(f"{method} / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n")
+        assert await one.is_closed()
         assert not connect.server.server_state.tasks
-    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
-    assert answer.endswith(b"\r\n\r\n")
-    assert answer.count(b"HTTP/1.1") == 1
-    assert [record.getMessage() for record in caplog.records if record.exc_info or record.levelno > logging.WARNING] == []
-
-
-async def test_bytes_that_are_not_http_behind_an_answer_end_the_connection(caplog):
-    async with connecting() as connect:
-        one = await connect()
-        one.send("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-        assert (await one.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
-        one.send("ZZ\r\n")
-        assert await one.reader.read() == b""
-    assert [record.getMessage() for record in caplog.records if record.exc_info or record.levelno > logging.WARNING] == []
-
-
-def test_a_request_target_in_absolute_form_has_its_path(tmp_path):
-    with serving(tmp_path / "events.db", "--path", "/copies") as receiver:
-        target = "HTTP://receiver.example:8000/copies?x=1"
-        assert receiver.post(event(), path=target)[0] == 200
-        assert receiver.post(event(), path="http://receiver.example/elsewhere")[0] == 404
-        assert receiver.post(event(), path="http://receiver.example")[0] == 404
-        assert "not found: POST /elsewhere" in receiver.stop()[2]
+    assert said(caplog) == []
 
 
 def test_nobody_reads_what_it_prints(tmp_path):
@@ -434,35 +289,6 @@ def test_it_serves_in_this_process_as_well(tmp_path, cli, monkeypatch, leaves):
         assert (known["antspam"], known["atUser"], known["msgTimestamp"]) == ("x", [f"{APP}#1"], "soon")
 
 
-async def test_of_several_addresses_the_first_that_can_be_had(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", each)) for each in (port, 0)]
-
-        async def both(*_, **__):
-            return found
-
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", both)
-        with await bound_to("two", port) as bound:
-            assert bound.getsockname()[1] != port
-        found.reverse()
-        found[0] = found[1]
-        with pytest.raises(OSError, match="in use"):
-            await bound_to("two", port)
-
-
-def test_it_ends_at_once_if_told_so(tmp_path, cli, monkeypatch):
-    """Whoever presses Ctrl-C as soon as there is something to read."""
-    monkeypatch.setattr("rbim.cli.callback.serve._url", lambda *_: signal.raise_signal(signal.SIGINT))
-    before = signal.getsignal(signal.SIGINT), list(logging.getLogger("rbim").handlers)
-    assert cli("serve", "--inbox", tmp_path / "events.db", "--port", "0", "--print", "--host", "0.0.0.0") == (
-        0,
-        "None\n",
-        "",
-    )
-    assert (signal.getsignal(signal.SIGINT), list(logging.getLogger("rbim").handlers)) == before
-
-
 IPV6 = [("::", "[::1]")] if speaks_ipv6() else []  # a machine without it has no such address
 
 
@@ -504,12 +330,3 @@ def test_what_keeps_it_from_serving(tmp_path, cli, environment):
     assert "RBIM_APP_TOKEN is not set" in refused()
     environment.setitem(sys.modules, "uvicorn", None)
     assert 'python -m pip install "rbim[server]"' in refused()
-
-
-def test_a_store_that_fails_is_said(tmp_path, cli, monkeypatch):
-    def fails(_):
-        raise FULL
-
-    monkeypatch.setattr("rbim.callbacks.inbox.sqlite.SqliteInbox.__aenter__", fails)
-    code, out, err = cli("serve", "--inbox", tmp_path / "events.db", "--port", "0")
-    assert (code, out, err) == (Exit.USAGE, "", f"rbim: {tmp_path}/events.db: database or disk is full\n")

@@ -5,19 +5,22 @@ import threading
 import urllib.request
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import anyio
 import pytest
 
-from helpers.callback_process import APP, MINE, counts, event, serving
+from helpers.callback_process import APP, MINE, besides_deliveries, counts, event
 from rbim import Credentials, InvalidRequest
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.sqlite import SqliteInbox
+from rbim.callbacks.receiver.receiver import Receiver
 from rbim.callbacks.signature import Verified, sign, verify
+from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.router import HandlerContext
 from rbim.cli import Exit
-from rbim.cli.callback.forward import Forwarder, NotForwarded
+from rbim.cli.callback.serve import Forwarder, NotForwarded
 from rbim.emulator.clock import EmulatedClock
 
 NOW = datetime.now(UTC)
@@ -57,7 +60,7 @@ def application(*statuses):
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         app.url = f"http://127.0.0.1:{server.server_port}/copies?from=rbim"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
             yield app
         finally:
@@ -68,32 +71,41 @@ def lowered(headers):
     return {name.lower(): value for name, value in headers.items()}
 
 
-def test_an_application_gets_what_the_platform_sent(tmp_path):
-    with application() as app, serving(tmp_path / "events.db", "--forward-to", app.url, "--print") as receiver:
-        body = b" " + event(body="你好") + b"\n"
-        signed = sign(body, credentials=MINE, now=datetime.now(UTC) - timedelta(seconds=20)) | {"Content-Type": "text/json"}
+def test_an_application_gets_what_the_platform_sent(tmp_path, serve):
+    body = b" " + event(body="你好") + b"\n"
+    signed = sign(body, credentials=MINE, now=datetime.now(UTC) - timedelta(seconds=20)) | {"Content-Type": "text/json"}
+
+    def act(receiver):
         assert receiver.post(body, signed)[0] == 200
         assert receiver.line()["body"] == "你好"
-        ((path, headers, sent),) = app.requests
-        assert (path, sent) == ("/copies?from=rbim", body)
-        assert lowered(headers).items() >= lowered(signed).items()
-        assert receiver.stop() == (0, "", "")
+
+    with application() as app:
+        err = serve(act, "--inbox", tmp_path / "events.db", "--forward-to", app.url, "--print")
+        assert besides_deliveries(err) == ""
+    ((path, headers, sent),) = app.requests
+    assert (path, sent) == ("/copies?from=rbim", body)
+    assert lowered(headers).items() >= lowered(signed).items()
     assert counts(tmp_path / "events.db").done == 1
 
 
-def test_a_failure_is_tried_again_before_the_next_of_its_conversation(tmp_path):
-    with application(500, 302) as app, serving(tmp_path / "events.db", "--forward-to", app.url) as receiver:
-        bodies = [event(msgId=f"m{number}") for number in range(2)]
+def test_a_failure_is_tried_again_before_the_next_of_its_conversation(tmp_path, serve, monkeypatch):
+    soon = Backoff(first=0.01, factor=1.0)
+    monkeypatch.setattr("rbim.cli.callback.serve.Receiver", partial(Receiver, backoff=soon))
+    bodies = [event(msgId=f"m{number}") for number in range(2)]
+
+    def act(receiver):
         for body in bodies:
             assert receiver.post(body)[0] == 200
         app.wait(4)
-        assert [body for _, _, body in app.requests] == [bodies[0]] * 3 + [bodies[1]]
-        err = receiver.stop()[2]
+
+    with application(500, 302) as app:
+        err = serve(act, "--inbox", tmp_path / "events.db", "--forward-to", app.url)
+    assert [body for _, _, body in app.requests] == [bodies[0]] * 3 + [bodies[1]]
     assert f"NotForwarded: {app.url} answered 500 'well'; again in" in err
     assert "events wait" not in err
 
 
-def test_a_dead_letter_of_yesterday_is_forwarded_with_a_signature_of_now(tmp_path, cli):
+def test_a_dead_letter_of_yesterday_is_forwarded_with_a_signature_of_now(tmp_path, serve, cli):
     inbox, body = tmp_path / "events.db", b" " + event(body="你好") + b"\n"
 
     async def bury():
@@ -104,28 +116,13 @@ def test_a_dead_letter_of_yesterday_is_forwarded_with_a_signature_of_now(tmp_pat
             await backlog.dead_letter(claim, error="E", more=0)
 
     anyio.run(bury)
-    with application() as app, serving(inbox, "--forward-to", app.url) as receiver:
-        assert cli("letters", "requeue", inbox, 1)[0] == Exit.DONE
-        app.wait(1)
-        assert receiver.stop()[0] == 0
+    assert cli("letters", "requeue", inbox, 1)[0] == Exit.DONE
+    with application() as app:
+        serve(lambda _: app.wait(1), "--inbox", inbox, "--forward-to", app.url)
     ((_, headers, sent),) = app.requests
     assert sent == body
     assert isinstance(verify(headers, sent, credentials=MINE, now=datetime.now(UTC)), Verified)
     assert counts(inbox).done == 1
-
-
-@pytest.mark.parametrize(("age", "kept"), [(0, True), (230, True), (245, False), (-50, True), (-70, False)])
-async def test_headers_are_kept_while_applications_accept_their_time(age, kept):
-    body = event()
-    signed = sign(body, credentials=MINE, now=datetime.now(UTC) - timedelta(seconds=age))
-    with application() as app:
-        forwarder = Forwarder(app.url, (MINE,))
-        async with forwarder.transport:
-            forwarder.received([(name.encode(), value.encode()) for name, value in signed.items()], body)
-            await forwarder.forward(context(body))
-    ((_, headers, _),) = app.requests
-    assert (lowered(headers)["curtime"] == signed["CurTime"]) is kept
-    assert isinstance(verify(headers, body, credentials=MINE, now=datetime.now(UTC)), Verified)
 
 
 @pytest.fixture
@@ -144,17 +141,25 @@ def context(body, app_id=APP):
     return HandlerContext(key="k", attempt=1, received=NOW, replays=0, number=1, app_id=app_id, resource=None, body=body)
 
 
-@pytest.mark.parametrize("known", ["forged", "old", "none"])
-async def test_headers_that_no_application_would_accept_are_signed_anew(forwarder_to, known):
-    body, at = event(), datetime.now(UTC) - timedelta(seconds=280 if known == "old" else 0)
-    signed = sign(body, credentials=Credentials(app_id=APP, app_token="x") if known == "forged" else MINE, now=at)
-    pairs = [] if known == "none" else [(name.encode(), value.encode()) for name, value in signed.items()]
-    with application() as app:
-        await forwarder_to(app, [(pairs, body)])
-    ((_, headers, sent),) = app.requests
-    assert sent == body
-    assert isinstance(verify(headers, sent, credentials=MINE, now=datetime.now(UTC)), Verified)
-    assert lowered(headers)["curtime"] != signed["CurTime"] or known != "old"
+async def test_headers_are_kept_while_applications_accept_them_and_signed_anew_otherwise(forwarder_to):
+    body, forged = event(), Credentials(app_id=APP, app_token="x")
+    for age, by, kept in (
+        (0, MINE, True),
+        (230, MINE, True),
+        (245, MINE, False),
+        (-50, MINE, True),
+        (-70, MINE, False),
+        (0, forged, False),
+        (0, None, False),
+    ):
+        at = datetime.now(UTC) - timedelta(seconds=age)
+        signed = {} if by is None else sign(body, credentials=by, now=at)
+        with application() as app:
+            await forwarder_to(app, [([(name.encode(), value.encode()) for name, value in signed.items()], body)])
+        ((_, headers, sent),) = app.requests
+        assert sent == body
+        assert (lowered(headers)["checksum"] == signed.get("CheckSum")) is kept, (age, by)
+        assert isinstance(verify(headers, body, credentials=MINE, now=datetime.now(UTC)), Verified)
 
 
 async def test_an_event_of_an_application_without_a_token_cannot_be_forwarded(forwarder_to):
@@ -175,22 +180,14 @@ def test_an_address_that_is_none_is_refused(tmp_path, cli):
         assert "secret" not in err
 
 
-def test_health_is_asked_at_a_path_of_its_own(tmp_path, cli):
-    with serving(tmp_path / "events.db", "--health", "/health", "--path", "/copies") as receiver:
+def test_health_is_asked_at_a_path_of_its_own(tmp_path, serve, cli):
+    def act(receiver):
         assert receiver.post(event(), path="/copies")[0] == 200
         with urllib.request.urlopen(receiver.url.replace("/copies", "/health")) as answer:
             document = json.load(answer)
         assert (document["ok"], document["accepting"], document["waiting"]) == (True, True, 1)
         assert receiver.post(event(), path="/health")[0] == 404
-        assert receiver.stop()[0] == 0
-    assert "invalid path 'health'" in cli("serve", "--inbox", tmp_path / "events.db", "--health", "health")[2]
 
-
-@pytest.mark.parametrize(("encoding", "shown"), [("utf-8", "你好 \N{PARTY POPPER}"), ("gb18030", None), ("ascii", None)])
-def test_chinese_is_printed_as_chinese_where_it_can_be(tmp_path, encoding, shown):
-    with serving(tmp_path / "events.db", "--print", PYTHONUTF8="0", PYTHONIOENCODING=encoding) as receiver:
-        assert receiver.post(event(body="你好 \N{PARTY POPPER}"))[0] == 200
-        line = receiver.popen.stdout.readline()
-        assert json.loads(line)["body"] == "你好 \N{PARTY POPPER}"
-        assert (shown in line) if shown else line.isascii()
-        assert receiver.stop()[0] == 0
+    inbox = tmp_path / "events.db"
+    serve(act, "--inbox", inbox, "--health", "/health", "--path", "/copies")
+    assert "invalid path 'health'" in cli("serve", "--inbox", inbox, "--health", "health")[2]

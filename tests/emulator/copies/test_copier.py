@@ -2,23 +2,18 @@
 
 import json
 import subprocess
-import threading
-from contextlib import contextmanager
 from hashlib import md5
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import anyio
-import httpx
 import pytest
 
 from helpers.credentials import APP_ID, TOKEN
 from helpers.emulators import box, client_of
-from rbim import AsyncClient, Dialect, GroupType, InvalidRequest, NotMember, Permission, Role
+from helpers.tables import each_row
+from rbim import GroupType, InvalidRequest, NotMember, Permission, Role
 from rbim.callbacks.events.enums import ClientType, MsgType, Notice
-from rbim.emulator import Emulator
+from rbim.emulator import Rules
 from rbim.emulator.platform.rules import DependsOnDialect, Refusal
 from rbim.testing.conformance.server import RawServer, reply
-from rbim.transports.httpx import HttpxTransport
 
 START = "1767323045000"  # 2026-01-02 03:04:05 UTC in milliseconds
 GROUP = "g80000049837291"
@@ -155,7 +150,7 @@ def test_the_kinds_are_the_interfaces():
     assert list(ClientType) == ["Android", "IOS", "IPAD", "Android PAD", "PC", "H5", "MAC", "REST"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_row("kind", KINDS)
 async def test_every_kind_of_message_in_every_kind_of_conversation(kind):
     emulator, inbox = box(), Inbox()
     group_id = await group_of(emulator, "1001", "1002")
@@ -181,7 +176,7 @@ async def test_every_kind_of_message_in_every_kind_of_conversation(kind):
     assert [each.key for each in emulator.deliveries] == ["1001|1002", GROUP, "1002|admin", "REST|admin", GROUP]
 
 
-@pytest.mark.parametrize("notice", NOTICES)
+@each_row("notice", NOTICES)
 async def test_every_kind_of_notification(notice):
     emulator, inbox = copied_box()
     emulator.notify("g1", notice, ["1001"], actor="1000", text="why")
@@ -193,18 +188,6 @@ async def test_every_kind_of_notification(notice):
         | {"fromAccount": f"{APP_ID}#1000", "body": "why", "msgId": "m80000070010001", "tMembers": [f"{APP_ID}#1001"]},
         common | {"fromAccount": f"{APP_ID}#admin", "msgId": "m80000070010002"},
     ]
-
-
-async def test_a_body_of_ones_own_is_signed_and_delivered_as_it_is():
-    emulator, inbox = copied_box()
-    for body in ({}, b"\xff{", {"eventType": "7", "msgId": "x"}):
-        emulator.copy_raw(body, key="k")
-    await emulator.deliver()
-    assert [body for _, body in inbox.deliveries] == [b"{}", b"\xff{", b'{"eventType":"7","msgId":"x"}']
-    assert [each.message_id for each in emulator.deliveries] == ["m80000070010001", "m80000070010002", "x"]
-    for headers, body in inbox.deliveries:
-        assert headers == expected_headers(body, headers["CurTime"])
-    assert [each.document for each in emulator.deliveries] == [{}, {}, {"eventType": "7", "msgId": "x"}]
 
 
 async def test_nothing_is_copied_where_no_address_is_configured():
@@ -244,20 +227,16 @@ async def test_only_members_talk_in_a_group_and_only_who_has_logged_in_talks_at_
     assert [document["to"] for document in inbox.documents if document["convType"] != "NOTIFY_TEAM"] == ["1009"]
 
 
-@pytest.mark.parametrize(
-    ("mistake", "said"),
+@each_row(
+    "mistake, said",
     [
         (lambda e: e.say("1", "2", "x", msg_type="TXET"), "msg_type: 'TXET' is not one of TEXT, PICTURE"),
-        (lambda e: e.say("1", "2", "x", client_type="Symbian"), "client_type: 'Symbian' is not one of Android"),
         (lambda e: e.say("1", "2", "x", at_user="1002"), "at_user: a list of accounts is needed"),
-        (lambda e: e.say("", "2", "x"), "sender: must not be empty"),
         (lambda e: e.say("1", "", "x"), "to: must not be empty"),
         (lambda e: e.push([""], "x"), "members: each account is a text that is not empty"),
-        (lambda e: e.push("", "x"), "members: each account is a text that is not empty"),
         (lambda e: e.push([], "x"), "members: at least one account"),
         (lambda e: e.notify("g1", "TEAM_PARTY"), "notice: 'TEAM_PARTY' is not one of TEAM_APPLY"),
         (lambda e: e.copy_to("ftp://127.0.0.1/"), "target: must be an http or https URL"),
-        (lambda e: e.copy_to("http://[::1"), "target: must be an http or https URL"),
         (lambda e: e.copy_to(7), "target: must be a URL, a receiver or an async function, not int"),
         (lambda e: e.copy_to(Inbox(), "low-guarantee"), "mode: 'low-guarantee' is not one of normal, high-guarantee"),
         (lambda e: e.copy_to(Inbox(), concurrency=0), "concurrency: must be at least 1, not 0"),
@@ -268,11 +247,6 @@ def test_a_mistake_is_refused_in_words(mistake, said):
     with pytest.raises(InvalidRequest, match=said):
         mistake(emulator)
     assert len(emulator.copier.dispatch.queues) == 0
-
-
-def test_an_unknown_extra_is_no_extra():
-    with pytest.raises(TypeError, match="colour"):
-        box().say("1", "2", "x", colour="red")
 
 
 # Signatures.
@@ -334,98 +308,58 @@ async def test_a_delivery_is_verified_by_md5sum_alone(tmp_path):
 # HTTP.
 
 
-@contextmanager
-def listening(*statuses, hang=None):
-    """A server of the standard library that answers with these statuses, then with the last; gives what it got.
-
-    None: it closes the connection instead.
-    """
-    got, waiting = [], list(statuses)
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            got.append((self.path, list(self.headers.items()), body))
-            if hang is not None:
-                hang.wait(30)
-            status = waiting.pop(0) if len(waiting) > 1 else waiting[0]
-            if status is None:
-                self.close_connection = True
-                return
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", got
-        finally:
-            if hang is not None:
-                hang.set()
-            server.shutdown()
-            thread.join(timeout=20)
+BUSY = reply(b"", "503 Busy")
 
 
 async def test_over_http_a_delivery_is_a_post_with_the_interfaces_headers(tmp_path):
     emulator = box()
-    with listening(200, 503, 200) as (url, got):
-        emulator.copy_to(f"{url}/copies?tenant=a%20b&empty=", "high-guarantee")
+    with RawServer(reply(), BUSY, reply()) as receiver:
+        emulator.copy_to(f"{receiver.url()}/copies?tenant=a%20b&empty=", "high-guarantee")
         emulator.say("1001", "1002", "一")
         emulator.say("1001", "1002", "二")
         await emulator.deliver()
         assert [(each.status, each.reason) for each in emulator.deliveries] == [(200, ""), (503, "status 503")]
         await emulator.advance(10)
-    assert [path for path, _, _ in got] == ["/copies?tenant=a%20b&empty="] * 3
-    assert [json.loads(body)["body"] for _, _, body in got] == ["一", "二", "二"]
-    for _, headers, body in got:
-        values = {name.lower(): value for name, value in headers}
+    got = receiver.requests
+    assert [each.line for each in got] == ["POST /copies?tenant=a%20b&empty= HTTP/1.1"] * 3
+    assert [json.loads(each.body)["body"] for each in got] == ["一", "二", "二"]
+    for each in got:
+        values = {name.lower(): value for name, value in each.headers}
         sent = {name: values[name.lower()] for name in ("Content-Type", "CurTime", "MD5", "CheckSum")}
-        assert sent == expected_headers(body, values["curtime"])
-        assert len(values) == len(headers)  # each once
-        assert int(values["content-length"]) == len(body)
-    assert verified(sent, body, tmp_path / "body", "2026-01-02T03:04:10Z") == "genuine"
+        assert sent == expected_headers(each.body, values["curtime"])
+        assert len(values) == len(each.headers)  # each once
+        assert int(values["content-length"]) == len(each.body)
+    assert verified(sent, got[-1].body, tmp_path / "body", "2026-01-02T03:04:10Z") == "genuine"
     assert [each.at for each in emulator.deliveries] == [0, 0, 5]
 
 
-async def test_over_http_redirects_and_refusals_and_silence_are_failures():
+async def test_over_http_refusals_and_silence_are_failures():
     emulator = box()
-    with listening(302, 204, None) as (url, got):
-        emulator.copy_to(url)
-        for text in "xyz":
+    with RawServer(BUSY, lambda peer, _: peer.reset()) as receiver:
+        emulator.copy_to(receiver.url())
+        for text in "xy":
             emulator.say("1001", "1002", text)
         await emulator.deliver()
-    assert len(got) == 3
     emulator.say("1001", "1002", "nobody listens any more")
     await emulator.deliver()
-    *answered, silence, refusal = emulator.deliveries
-    assert [(each.status, each.reason) for each in answered] == [(302, "status 302"), (204, "status 204")]
-    assert [each.status for each in (silence, refusal)] == [None, None]
-    assert silence.reason.startswith("no answer: ")
-    assert refusal.reason.startswith("refused: ")
+    assert [each.status for each in emulator.deliveries] == [503, None, None]
+    assert [each.reason.partition(":")[0] for each in emulator.deliveries] == ["status 503", "no answer", "refused"]
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_over_http_copies_use_no_proxy_and_follow_no_redirect(monkeypatch, host):
+async def test_over_http_copies_use_no_proxy_and_follow_no_redirect(monkeypatch):
     emulator = box()
     with RawServer(reply()) as proxy, RawServer(reply()) as elsewhere:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "https_proxy", "HTTPS_PROXY"):
             monkeypatch.setenv(name, proxy.url())
         for name in ("no_proxy", "NO_PROXY"):
             monkeypatch.delenv(name, raising=False)
-        for status in ("301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"):
+        for status in ("301 Moved", "307 Temporary"):
             with RawServer(reply(b"", status, f"Location: {elsewhere.url()}/")) as receiver:
-                emulator.copy_to(f"http://{host}:{receiver.port}/copy")
+                emulator.copy_to(f"http://localhost:{receiver.port}/copy")
                 emulator.say("1001", "1002", status)
                 await emulator.deliver()
                 assert len(receiver.requests) == 1
-    assert [each.reason for each in emulator.deliveries] == [f"status {code}" for code in (301, 302, 303, 307, 308)]
+    assert [each.reason for each in emulator.deliveries] == [f"status {code}" for code in (301, 307)]
     assert (proxy.requests, elsewhere.requests) == ([], [])
 
 
@@ -448,17 +382,6 @@ async def test_over_http_no_copy_meets_a_connection_that_the_receiver_is_closing
             emulator.say("1001", "1002", str(number))
         await emulator.deliver()
     assert [(each.ok, each.reason) for each in emulator.deliveries] == [(True, "")] * 3
-
-
-async def test_over_http_who_hangs_has_timed_out_on_the_emulators_clock():
-    emulator, hang = box(), threading.Event()
-    with listening(200, hang=hang) as (url, got):
-        emulator.copy_to(url, patience=0.2, transport=lambda: HttpxTransport(trust_env=False))
-        emulator.say("1001", "1002", "x")
-        await emulator.deliver()
-    (attempt,) = emulator.deliveries
-    assert (attempt.status, attempt.reason, attempt.took) == (None, "timed out: no answer within 5 s", 5.0)
-    assert len(got) == 1
 
 
 # What a group's change causes.
@@ -515,41 +438,12 @@ async def test_which_notification_each_operation_causes():
     assert {each.key for each in emulator.deliveries} == {group_id}
 
 
-async def test_what_comes_through_another_door_is_copied_as_it_happens():
-    emulator, arrived = Emulator(), anyio.Event()
-
-    async def receive(_, body):
-        if json.loads(body)["msgType"] == "TEAM_DISMISS":
-            arrived.set()
-        return 200
-
-    emulator.copy_to(receive)
-    door = HttpxTransport(carrier=httpx.ASGITransport(emulator.asgi))
-    async with (
-        emulator.copying(),
-        AsyncClient(base_url="http://emulator", credentials=emulator.credentials, transport=door) as client,
-    ):
-        group_id = (await client.groups.create(name="a", type=GroupType.TEMPORARY)).group_id
-        await client.groups.delete(group_id=group_id)
-        with anyio.fail_after(10):
-            await arrived.wait()
-    assert [(each.key, each.status) for each in emulator.deliveries] == [(group_id, 200)]
-
-
-async def test_what_the_dialect_does_not_name_is_not_told():
-    emulator, inbox = copied_box(dialect=Dialect(notifications={"add": "TEAM_WELCOME"}))
+async def test_what_the_rules_do_not_name_is_not_told():
+    emulator, inbox = copied_box(rules=Rules(notifications={"add": "TEAM_WELCOME"}))
     group_id = await group_of(emulator, "1001")
     async with client_of(emulator) as client:
         await client.groups.delete(group_id=group_id)
     assert await told(emulator, inbox) == [("TEAM_WELCOME", "admin", ["1001"])]
-
-
-async def test_a_refused_operation_and_one_that_a_fault_spares_tell_nothing():
-    emulator, inbox = copied_box()
-    async with client_of(emulator) as client:
-        with pytest.raises(Exception, match="there is no group"):
-            await client.groups.delete(group_id="g8")
-    assert await told(emulator, inbox) == []
 
 
 async def test_a_strict_test_fails_where_a_guess_would_be_copied():

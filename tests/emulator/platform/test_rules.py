@@ -6,11 +6,12 @@ import json
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
+from helpers.emulators import RULES
 from helpers.stubs import CREDENTIALS
+from helpers.tables import each_row
 from rbim import (
-    AlreadyMember,
     ApiError,
     AsyncClient,
     CreateGroup,
@@ -23,15 +24,13 @@ from rbim import (
     JoinGroup,
     LogoutGroup,
     ModifyGroup,
-    NotFound,
-    NotMember,
     Permission,
     QueryGroupDetail,
     Role,
     SearchPublicGroups,
     SetMemberRole,
 )
-from rbim.emulator import EmulatedClock, Emulator
+from rbim.emulator import EmulatedClock, Emulator, Rules
 from rbim.emulator.faults.requests import Fault, ResetAfter, ResetBefore, Status
 from rbim.emulator.platform.rules import DependsOnDialect
 from rbim.operations import catalogue
@@ -58,6 +57,22 @@ def invite(*members, **more):
     return InviteJoinGroup(group_id=ID, members=members, **more)
 
 
+def join(who=None):
+    return JoinGroup(group_id=ID, user_name=who)
+
+
+def leave(who=None):
+    return LogoutGroup(group_id=ID, user_name=who)
+
+
+def remove(*members, **more):
+    return DeleteGroupMember(group_id=ID, members=members, **more)
+
+
+def role(member, role, **more):
+    return SetMemberRole(group_id=ID, member=member, role=role, **more)
+
+
 def modify(permission, **more):
     return ModifyGroup(group_id=ID, name="新", permission=permission, **more)
 
@@ -68,7 +83,7 @@ CROWD = [f"m{n}" for n in range(150)]
 FULL = [invite(*CROWD[:50]), invite(*CROWD[50:99])]
 SEVEN_FREE = [invite(*CROWD[:50]), invite(*CROWD[50:92])]
 ANNOUNCED = modify(Permission.OPEN, declared="x")
-ADMINISTERS = SetMemberRole(group_id=ID, member="1001", role=Role.ADMINISTRATOR)
+ADMINISTERS = role("1001", Role.ADMINISTRATOR)
 GUESSES = {
     "modify_resets_permission": [
         (Permission.PRIVATE, [], modify(None)),
@@ -77,18 +92,18 @@ GUESSES = {
     "invited_member_fails": [
         (Permission.OPEN, [], invite("admin")),
         (Permission.OPEN, [invite("1001")], invite("1002", "1001")),
-        (Permission.OPEN, [JoinGroup(group_id=ID, user_name="1001")], invite("1001", needs_confirmation=True)),
+        (Permission.OPEN, [join("1001")], invite("1001", needs_confirmation=True)),
     ],
-    "private_join_refused": [(Permission.PRIVATE, [], JoinGroup(group_id=ID, user_name="1001"))],
+    "private_join_refused": [(Permission.PRIVATE, [], join("1001"))],
     "empty_search_finds_all": [(Permission.OPEN, [], SearchPublicGroups())],
     "administrators_inherit": [
-        (Permission.OPEN, [invite("1001")], LogoutGroup(group_id=ID)),
-        (Permission.OPEN, [invite("1001", "1002")], DeleteGroupMember(group_id=ID, members=["1001", "admin"])),
+        (Permission.OPEN, [invite("1001")], leave()),
+        (Permission.OPEN, [invite("1001", "1002")], remove("1001", "admin")),
     ],
     "overflow_fails": [(Permission.OPEN, SEVEN_FREE, invite(*CROWD[92:101]))],
     "owner_counts": [
         (Permission.OPEN, FULL, invite("1001")),
-        (Permission.OPEN, FULL, JoinGroup(group_id=ID, user_name="1001")),
+        (Permission.OPEN, FULL, join("1001")),
         (Permission.OPEN, SEVEN_FREE, invite(*CROWD[92:100])),
     ],
     "modify_clears_texts": [
@@ -96,26 +111,17 @@ GUESSES = {
         (Permission.OPEN, [modify(Permission.OPEN, group_domain="x")], modify(Permission.OPEN, declared="y")),
     ],
     "empty_text_clears": [(Permission.OPEN, [ANNOUNCED], modify(Permission.OPEN, declared=""))],
-    "second_join_refused": [(Permission.OPEN, [], JoinGroup(group_id=ID))],
+    "second_join_refused": [(Permission.OPEN, [], join())],
     "letters_are_ascii": [(Permission.OPEN, [modify(Permission.OPEN)], SearchPublicGroups(name="新"))],
     "search_ignores_case": [(Permission.OPEN, [], SearchPublicGroups(name="A"))],
     "removal_refused_if_absent": [
-        (Permission.OPEN, [invite("1001")], DeleteGroupMember(group_id=ID, members=["1001", "1009"])),
-        (Permission.OPEN, [], DeleteGroupMember(group_id=ID, members=["1009"])),
+        (Permission.OPEN, [invite("1001")], remove("1001", "1009")),
+        (Permission.OPEN, [], remove("1009")),
     ],
-    "empty_group_deleted": [
-        (Permission.OPEN, [], LogoutGroup(group_id=ID)),
-        (Permission.OPEN, [], DeleteGroupMember(group_id=ID, members=["admin"])),
-    ],
-    "nearest_member": [
-        (Permission.OPEN, [invite("1001", "1002", "1003"), ADMINISTERS], LogoutGroup(group_id=ID, user_name="1001")),
-    ],
-    "former_creator_administers": [
-        (Permission.OPEN, [invite("1001")], SetMemberRole(group_id=ID, member="1001", role=Role.CREATOR)),
-    ],
-    "creator_demotion_refused": [
-        (Permission.OPEN, [invite("1001")], SetMemberRole(group_id=ID, member="admin", role=Role.MEMBER)),
-    ],
+    "empty_group_deleted": [(Permission.OPEN, [], leave()), (Permission.OPEN, [], remove("admin"))],
+    "nearest_member": [(Permission.OPEN, [invite("1001", "1002", "1003"), ADMINISTERS], leave("1001"))],
+    "former_creator_administers": [(Permission.OPEN, [invite("1001")], role("1001", Role.CREATOR))],
+    "creator_demotion_refused": [(Permission.OPEN, [invite("1001")], role("admin", Role.MEMBER))],
 }
 
 
@@ -123,22 +129,20 @@ async def test_a_role_passes_to_somebody_who_stays():
     async with platform() as (emulator, client):
         await client.send(CREATE)
         await client.send(invite("1001", "1002"))
-        await client.send(DeleteGroupMember(group_id=ID, members=["admin", "1001"]))
+        await client.send(remove("admin", "1001"))
         assert emulator.state.groups[ID].members == {"1002": Role.CREATOR}
         passed_on = [each for each in emulator.world.changes if each.cause == "hand_over"]
         assert [(each.actor, each.members) for each in passed_on] == [("admin", ("1002",))]
 
 
 async def test_each_choice_does_what_it_says():
-    dialect = Dialect(
-        private_join_refused=False, private_shown_as="0", empty_search_finds_all=False, administrators_inherit=False
-    )
-    async with platform(dialect=dialect) as (emulator, client):
+    rules = Rules(private_join_refused=False, empty_search_finds_all=False, administrators_inherit=False)
+    async with platform(rules=rules) as (emulator, client):
         group_id = (await client.groups.create(name="a", type=GroupType.VIP, permission=Permission.PRIVATE)).group_id
         await client.acting_as("1001").groups.join(group_id=group_id)
         group = emulator.state.groups[group_id]
         assert (list(group.applied), list(group.members)) == (["1001"], ["admin"])
-        assert (await client.groups.detail(group_id=group_id)).permission is Permission.OPEN
+        assert (await client.groups.detail(group_id=group_id)).permission is Permission.VERIFIED
         await client.groups.create(name="b", type=GroupType.VIP)
         assert len(await client.groups.search()) == 0
         assert len(await client.groups.search(name="b")) == 1
@@ -152,68 +156,30 @@ BACKWARDS = '{"policy_type": 0, "policy_name": "a", "policy_date": "10:00:00,09:
 SHAPES = {"members": lambda group: {account: role.name for account, role in group.members.items()}}
 
 
-@pytest.mark.parametrize(
-    ("choices", "before", "op", "left"),
+@each_row(
+    "choices, before, op, left",
     [
         ({}, [ANNOUNCED], modify(Permission.OPEN), {"declared": "x"}),
         ({"modify_clears_texts": True}, [ANNOUNCED], modify(Permission.OPEN), {"declared": ""}),
         ({}, [ANNOUNCED], modify(Permission.OPEN, declared=""), {"declared": ""}),
-        ({"empty_text_clears": False}, [ANNOUNCED], modify(Permission.OPEN, declared=""), {"declared": "x"}),
-        (
-            {"empty_text_clears": False, "modify_clears_texts": True},
-            [ANNOUNCED],
-            modify(Permission.OPEN, declared=""),
-            {"declared": ""},
-        ),
         ({}, [modify(Permission.OPEN, group_domain="d")], modify(Permission.OPEN, group_domain=""), {"group_domain": None}),
         ({}, [modify(Permission.OPEN, group_domain="d")], modify(Permission.OPEN), {"group_domain": "d"}),
-        (
-            {},
-            [invite("1")],
-            SetMemberRole(group_id=ID, member="1", role=Role.CREATOR),
-            {"members": {"admin": "MEMBER", "1": "CREATOR"}},
-        ),
-        (
-            {"former_creator_administers": True},
-            [invite("1")],
-            SetMemberRole(group_id=ID, member="1", role=Role.CREATOR),
-            {"members": {"admin": "ADMINISTRATOR", "1": "CREATOR"}},
-        ),
+        ({}, [invite("1")], role("1", Role.CREATOR), {"members": {"admin": "MEMBER", "1": "CREATOR"}}),
         (
             {"creator_demotion_refused": False},
-            [invite("1", "2"), SetMemberRole(group_id=ID, member="2", role=Role.ADMINISTRATOR)],
-            SetMemberRole(group_id=ID, member="admin", role=Role.ADMINISTRATOR),
+            [invite("1", "2"), role("2", Role.ADMINISTRATOR)],
+            role("admin", Role.ADMINISTRATOR),
             {"members": {"admin": "ADMINISTRATOR", "1": "MEMBER", "2": "CREATOR"}},
         ),
-        (
-            {"removal_refused_if_absent": "never"},
-            [invite("1")],
-            DeleteGroupMember(group_id=ID, members=["9", "1"]),
-            {"members": {"admin": "CREATOR"}},
-        ),
-        (
-            {"removal_refused_if_absent": "never"},
-            [],
-            DeleteGroupMember(group_id=ID, members=["9"]),
-            {"members": {"admin": "CREATOR"}},
-        ),
-        ({}, [invite("1")], DeleteGroupMember(group_id=ID, members=["9", "1"]), {"members": {"admin": "CREATOR"}}),
-        ({"empty_group_deleted": False}, [], LogoutGroup(group_id=ID), {"members": {}, "owner": ""}),
-        (
-            {"second_join_refused": False},
-            [invite("1")],
-            JoinGroup(group_id=ID, user_name="1"),
-            {"members": {"admin": "CREATOR", "1": "MEMBER"}},
-        ),
+        ({"removal_refused_if_absent": "never"}, [invite("1")], remove("9", "1"), {"members": {"admin": "CREATOR"}}),
+        ({"removal_refused_if_absent": "never"}, [], remove("9"), {"members": {"admin": "CREATOR"}}),
+        ({"empty_group_deleted": False}, [], leave(), {"members": {}, "owner": ""}),
+        ({"second_join_refused": False}, [invite("1")], join("1"), {"members": {"admin": "CREATOR", "1": "MEMBER"}}),
         *(
             (
                 {"nearest_member": which},
-                [
-                    invite("1", "2", "3", "4"),
-                    SetMemberRole(group_id=ID, member="2", role=Role.ADMINISTRATOR),
-                    SetMemberRole(group_id=ID, member="4", role=Role.ADMINISTRATOR),
-                ],
-                DeleteGroupMember(group_id=ID, members=["2"]),
+                [invite("1", "2", "3", "4"), role("2", Role.ADMINISTRATOR), role("4", Role.ADMINISTRATOR)],
+                remove("2"),
                 {"members": {"admin": "CREATOR", "1": "MEMBER", "3": "MEMBER", "4": "ADMINISTRATOR", heir: "ADMINISTRATOR"}},
             )
             for which, heir in {"first": "1", "next": "3", "last": "3"}.items()
@@ -221,22 +187,22 @@ SHAPES = {"members": lambda group: {account: role.name for account, role in grou
         *(
             (
                 {"nearest_member": which, "administrators_inherit": False},
-                [invite("1", "2", "3"), SetMemberRole(group_id=ID, member="2", role=Role.CREATOR)],
-                LogoutGroup(group_id=ID, user_name="2"),
+                [invite("1", "2", "3"), role("2", Role.CREATOR)],
+                leave("2"),
                 {"members": dict.fromkeys(("admin", "1", "3"), "MEMBER") | {heir: "CREATOR"}},
             )
             for which, heir in {"first": "admin", "next": "3", "last": "3"}.items()
         ),
         (
             {"nearest_member": "next", "administrators_inherit": False},
-            [invite("1", "2"), SetMemberRole(group_id=ID, member="2", role=Role.CREATOR)],
-            LogoutGroup(group_id=ID, user_name="2"),
+            [invite("1", "2"), role("2", Role.CREATOR)],
+            leave("2"),
             {"members": {"admin": "CREATOR", "1": "MEMBER"}},
         ),
     ],
 )
 async def test_each_choice_has_its_effect_on_the_group(choices, before, op, left):
-    async with platform(dialect=Dialect(**choices)) as (emulator, client):
+    async with platform(rules=Rules(**choices)) as (emulator, client):
         await client.send(CREATE)
         for each in [*before, op]:
             await client.send(each)
@@ -244,44 +210,15 @@ async def test_each_choice_has_its_effect_on_the_group(choices, before, op, left
         assert {name: SHAPES[name](group) if name in SHAPES else getattr(group, name) for name in left} == left
 
 
-@pytest.mark.parametrize(
-    ("choices", "before", "op", "error"),
-    [
-        ({}, [], JoinGroup(group_id=ID), AlreadyMember),
-        ({}, [], DeleteGroupMember(group_id=ID, members=["9"]), NotMember),
-        (
-            {"removal_refused_if_absent": "any"},
-            [invite("1")],
-            DeleteGroupMember(group_id=ID, members=["1", "9"]),
-            NotMember,
-        ),
-        ({}, [invite("1")], SetMemberRole(group_id=ID, member="admin", role=Role.MEMBER), ApiError),
-        ({"creator_demotion_refused": False}, [], SetMemberRole(group_id=ID, member="admin", role=Role.MEMBER), ApiError),
-        ({}, [LogoutGroup(group_id=ID)], QueryGroupDetail(group_id=ID), NotFound),
-    ],
-)
-async def test_a_refusal_changes_nothing(choices, before, op, error):
-    async with platform(dialect=Dialect(**choices)) as (emulator, client):
-        for each in [CREATE, *before]:
-            await client.send(each)
-        state = emulator.snapshot()
-        with pytest.raises(error):
-            await client.send(op)
-        assert emulator.snapshot() == state
-
-
 THAI = "\N{THAI DIGIT ONE}\N{THAI DIGIT TWO}"  # digits, though not of ASCII
 NAMES = ["产品公告", "产品", "产品 1", THAI, "Abc", "abc", "abc 1", "12", "123"]
 
 
-@pytest.mark.parametrize(
-    ("choices", "text", "found"),
+@each_row(
+    "choices, text, found",
     [
         ({}, "产品", ["产品公告", "产品", "产品 1"]),
-        ({"letters_are_ascii": False}, "产品", ["产品"]),
-        ({"letters_are_ascii": False}, "产品 1", ["产品 1"]),
         ({}, THAI[0], [THAI]),
-        ({"letters_are_ascii": False}, THAI[0], []),
         ({}, "abc", ["abc"]),
         ({"search_ignores_case": True}, "abc", ["Abc", "abc"]),
         ({"search_ignores_case": True}, "C 1", ["abc 1"]),
@@ -290,38 +227,38 @@ NAMES = ["产品公告", "产品", "产品 1", THAI, "Abc", "abc", "abc 1", "12"
         ({}, "", NAMES),
     ],
 )
-async def test_a_search_by_name_finds_by_the_dialects_rules(choices, text, found):
-    async with platform(dialect=Dialect(**choices)) as (_, client):
+async def test_a_search_by_name_finds_by_the_rules(choices, text, found):
+    async with platform(rules=Rules(**choices)) as (_, client):
         for name in NAMES:
             await client.groups.create(name=name, type=GroupType.TEMPORARY)
         assert [group.name for group in await client.groups.search(name=text)] == found
 
 
-@pytest.mark.parametrize(("counts", "accounts"), [(True, 99), (False, 100)])
-async def test_the_owner_takes_a_place_or_none(counts, accounts):
-    async with platform(dialect=Dialect(owner_counts=counts)) as (emulator, client):
+async def test_the_owner_takes_a_place():
+    async with platform() as (emulator, client):
         await client.send(CREATE)
         for at in (0, 50):
             await client.send(invite(*CROWD[at : at + 50]))
         await client.send(invite(*CROWD[100:]))
         members = emulator.state.groups[ID].members
-        assert list(members) == ["admin", *CROWD[:accounts]]
+        assert list(members) == ["admin", *CROWD[:99]]
         with pytest.raises(ApiError, match="is full"):
-            await client.send(JoinGroup(group_id=ID, user_name="late"))
-        emulator.load(emulator.export())
-        if not counts:
-            with pytest.raises(InvalidRequest, match="at most 100 members, not 101"):
-                Emulator().load(emulator.export())
+            await client.send(join("late"))
+        document = emulator.export()
+        emulator.load(document)
+        document["groups"][0]["members"]["late"] = "2"
+        with pytest.raises(InvalidRequest, match="at most 100 members, not 101"):
+            Emulator().load(document)
 
 
 async def test_a_group_without_members_is_exported_and_loaded_where_it_may_remain():
-    async with platform(dialect=Dialect(empty_group_deleted=False)) as (emulator, client):
+    async with platform(rules=Rules(empty_group_deleted=False)) as (emulator, client):
         await client.send(CREATE)
-        await client.send(LogoutGroup(group_id=ID))
+        await client.send(leave())
         emulator.load(emulator.export())
         assert (await client.groups.detail(group_id=ID)).count == 0
-        await client.send(JoinGroup(group_id=ID, user_name="1"))
-        await client.send(SetMemberRole(group_id=ID, member="1", role=Role.CREATOR))
+        await client.send(join("1"))
+        await client.send(role("1", Role.CREATOR))
         assert emulator.state.groups[ID].members == {"1": Role.CREATOR}
         with pytest.raises(InvalidRequest, match="exactly one creator, not 0"):
             Emulator().load({"version": 1, "groups": [emulator.export()["groups"][0] | {"members": {}}]})
@@ -334,23 +271,14 @@ async def test_an_empty_announcement_is_in_the_answer():
         assert json.loads(exchange.response.body)["declared"] == ""
 
 
-@pytest.mark.parametrize(
-    ("kind", "answer"), [(0, "000000"), ("0", "000000"), (1, "900400"), (None, "900400"), ("x", "900400")]
-)
+@each_row("kind, answer", [(0, "000000"), ("0", "000000"), (1, "900400"), (None, "900400"), ("x", "900400")])
 def test_a_call_policy_of_another_type_is_refused(kind, answer):
     document = TASK | {"call_policy": [{"type": kind, "policy": [] if answer == "000000" else ["garbage"]}]}
     assert post(box(), "CreateCallTask", json.dumps(document).encode())[0] == answer
 
 
-@pytest.mark.parametrize("value", [{}, {"type": 0, "policy": []}, "none", 0, False, [[]], [None]])
-def test_a_call_policy_that_is_not_a_list_of_objects_is_refused(value):
-    code, message = post(box(), "CreateCallTask", json.dumps(TASK | {"call_policy": value}).encode())
-    assert code == "900400"
-    assert "call_policy: " in message
-
-
-@pytest.mark.parametrize(
-    ("changes", "field"),
+@each_row(
+    "changes, field",
     [
         ({"max_concurrent": 1, "min_concurrent": 2}, "max_below_min_refused"),
         ({"call_policy": [{"type": 0, "policy": [BACKWARDS]}]}, "reversed_periods_refused"),
@@ -367,7 +295,7 @@ def test_a_strict_emulator_depends_on_checks_as_well(changes, field):
         assert code == ("900400" if choice else "000000")
 
 
-@pytest.mark.parametrize(("dialect", "code"), [(Dialect(), "000000"), (Dialect(character="utf16_unit"), "900400")])
+@each_row("dialect, code", [(Dialect(), "000000"), (Dialect(character="utf16_unit"), "900400")])
 def test_a_character_is_what_the_dialect_says(dialect, code):
     body = {"name": "\N{GRINNING FACE}" * 26, "type": "1"}
     assert post(box(dialect=dialect), "CreateGroup", json.dumps(body).encode())[0] == code
@@ -379,59 +307,47 @@ def test_a_character_is_what_the_dialect_says(dialect, code):
     assert post(strict, "CreateGroup", json.dumps(body).encode())[0] == "000000"
 
 
-def test_an_empty_acting_account_is_the_administrator():
-    emulator = box()
-    assert post(emulator, "CreateGroup", b'{"userName":"","name":"a","type":"1"}')[0] == "000000"
-    [group] = emulator.state.groups.values()
-    assert group.owner == "admin"
-
-
-@pytest.mark.parametrize(
-    ("field", "permission", "before", "op"),
-    [(field, *case) for field, cases in GUESSES.items() for case in cases],
+@each_row(
+    "at, field, permission, before, op",
+    [(at, field, *case) for field, cases in GUESSES.items() for case in cases for at in (0, -1)],
 )
-@pytest.mark.parametrize("at", [0, -1])
-async def test_a_strict_emulator_fails_the_test_that_depends_on_a_guess_and_does_nothing(field, permission, before, op, at):
-    kind = type(getattr(Dialect(), field))
-    dialect = Dialect(**{field: ([True, False] if kind is bool else list(kind))[at]})
+async def test_a_strict_emulator_fails_the_test_that_depends_on_a_guess_and_does_nothing(at, field, permission, before, op):
+    kind = type(getattr(Rules(), field, True))
+    rules = Rules(**{field: ([True, False] if kind is bool else list(kind))[at]} if field in RULES else {})
+    says = rf"it depends on Rules\.{field}" if field in RULES else rf"the emulator assumes it \({field}\)"
     create = CreateGroup(name="a", type=GroupType.TEMPORARY, permission=permission)
-    async with platform(strict_dialect=True, dialect=dialect) as (emulator, client):
+    async with platform(strict_dialect=True, rules=rules) as (emulator, client):
         for each in [create, *before]:
             await client.send(each)
         state = emulator.snapshot()
-        with pytest.raises(DependsOnDialect, match=rf"not described: it depends on Dialect\.{field}$") as caught:
+        with pytest.raises(DependsOnDialect, match=rf"not described: {says}$") as caught:
             await client.send(op)
         assert caught.value.field == field
         assert isinstance(caught.value, AssertionError)
         assert emulator.snapshot() == state
         last = list(emulator.requests)[-1]
         assert (last.operation, last.effect, last.code) == (op, False, None)
-    async with platform(dialect=dialect) as (emulator, client):  # and no other does
+    async with platform(rules=rules) as (emulator, client):  # and no other does
         with suppress(ApiError):  # an overflow, by the other choice
             for each in [create, *before, op]:
                 await client.send(each)
         assert emulator.requests.of(type(op))[-1] == op
 
 
-@pytest.mark.parametrize(
-    ("permission", "ops"),
+@each_row(
+    "permission, ops",
     [
         (Permission.OPEN, [modify(None), modify(Permission.PRIVATE), modify(Permission.OPEN), modify(None)]),
-        (
-            Permission.PRIVATE,
-            [modify(Permission.VERIFIED), invite("1001"), DeleteGroupMember(group_id=ID, members=["1001"])],
-        ),
+        (Permission.PRIVATE, [modify(Permission.VERIFIED), invite("1001"), remove("1001")]),
         (Permission.OPEN, [invite("1001", "1001"), invite("1002", needs_confirmation=True), invite("1002")]),
-        (Permission.OPEN, [*FULL, invite("late", needs_confirmation=True), invite("never")]),
-        (Permission.OPEN, [*SEVEN_FREE, invite(*CROWD[92:99]), LogoutGroup(group_id=ID, user_name="m1"), invite("m1")]),
-        (Permission.VERIFIED, [JoinGroup(group_id=ID, user_name="1"), invite("1"), SearchPublicGroups(name="a")]),
+        (Permission.VERIFIED, [join("1"), invite("1"), SearchPublicGroups(name="a")]),
         (
             Permission.OPEN,
             [
                 invite("1", "2", "3"),
-                SetMemberRole(group_id=ID, member="1", role=Role.ADMINISTRATOR),
-                DeleteGroupMember(group_id=ID, members=["2"]),
-                LogoutGroup(group_id=ID, user_name="1"),  # only one member is left, who is the nearest
+                role("1", Role.ADMINISTRATOR),
+                remove("2"),
+                leave("1"),  # only one member is left, who is the nearest
                 modify(Permission.OPEN, declared="x"),
                 modify(Permission.OPEN, declared="y"),
                 SearchPublicGroups(name="not to be found"),
@@ -443,7 +359,6 @@ async def test_a_strict_emulator_fails_the_test_that_depends_on_a_guess_and_does
 )
 async def test_a_strict_emulator_lets_everything_else_pass(permission, ops):
     async with platform(strict_dialect=True) as (emulator, client):
-        emulator.never_logged_in("never")
         await client.send(CreateGroup(name="a", type=GroupType.TEMPORARY, permission=permission))
         for op in ops:
             await client.send(op)
@@ -456,12 +371,12 @@ async def test_a_strict_emulator_lets_everything_else_pass(permission, ops):
 async def crowd_with_roles(client):
     for op in (CreateGroup(name="a", type=GroupType.VIP, user_name="1000"), invite("1001", "1002", user_name="1000")):
         await client.send(op)
-    await client.send(SetMemberRole(group_id=ID, member="1001", role=Role.ADMINISTRATOR, user_name="1000"))
+    await client.send(role("1001", Role.ADMINISTRATOR, user_name="1000"))
 
 
-async def test_the_dialect_has_the_roles_that_may_call_an_operation():
-    dialect = Dialect(allowed_roles={"ModifyGroup": {"member"}, "QueryGroupDetail": {"creator", "member"}})
-    async with platform(check_roles=True, dialect=dialect) as (_, client):
+async def test_the_rules_have_the_roles_that_may_call_an_operation():
+    rules = Rules(allowed_roles={"ModifyGroup": {"member"}, "QueryGroupDetail": {"creator", "member"}})
+    async with platform(check_roles=True, rules=rules) as (_, client):
         await crowd_with_roles(client)
         for who, may_modify, may_query in [("1000", 0, 1), ("1001", 0, 0), ("1002", 1, 1), ("1009", 0, 0)]:
             ops = {
@@ -478,15 +393,15 @@ async def test_the_dialect_has_the_roles_that_may_call_an_operation():
         await client.send(DeleteGroup(group_id=ID, user_name="1009"))  # not listed: everyone may
 
 
-@pytest.mark.parametrize(
-    ("op", "depends"),
+@each_row(
+    "op, depends",
     [
         (modify(Permission.OPEN, user_name="1000"), False),
         (modify(Permission.OPEN, user_name="1001"), True),
         (modify(Permission.OPEN, user_name="1009"), True),
         (invite("1003", user_name="1001"), False),  # "by an administrator"
         (invite("1003", user_name="1002"), True),
-        (DeleteGroupMember(group_id=ID, members=["1002"], user_name="1001"), False),
+        (remove("1002", user_name="1001"), False),
         (QueryGroupDetail(group_id=ID, user_name="1009"), False),
     ],
 )
@@ -508,20 +423,26 @@ TASKS = [
     (lambda who: SearchPublicGroups(user_name=who), [CREATOR, ADMINISTRATOR, MEMBER, STRANGER]),
     (lambda who: QueryGroupDetail(group_id=ID, user_name=who), [CREATOR, ADMINISTRATOR, MEMBER, STRANGER]),
     (lambda who: invite("1003", user_name=who), [CREATOR, ADMINISTRATOR]),
-    (lambda who: DeleteGroupMember(group_id=ID, members=["1004"], user_name=who), [CREATOR, ADMINISTRATOR]),
-    (lambda who: SetMemberRole(group_id=ID, member="1004", role=Role.ADMINISTRATOR, user_name=who), [CREATOR]),
-    (lambda who: SetMemberRole(group_id=ID, member="1004", role=Role.CREATOR, user_name=who), [CREATOR]),
+    (lambda who: remove("1004", user_name=who), [CREATOR, ADMINISTRATOR]),
+    (lambda who: role("1004", Role.ADMINISTRATOR, user_name=who), [CREATOR]),
+    (lambda who: role("1004", Role.CREATOR, user_name=who), [CREATOR]),
 ]
 
 
-@pytest.mark.parametrize("checked", [True, False])
-@pytest.mark.parametrize(("task", "allowed"), TASKS)
-@pytest.mark.parametrize("who", [CREATOR, ADMINISTRATOR, MEMBER, STRANGER, None])
+@each_row(
+    "checked, task, allowed, who",
+    [
+        (checked, *task, who)
+        for checked in (True, False)
+        for task in TASKS
+        for who in (CREATOR, ADMINISTRATOR, MEMBER, STRANGER, None)
+    ],
+)
 async def test_roles_are_checked_where_that_is_asked_for_and_nowhere_else(checked, task, allowed, who):
     async with platform(check_roles=checked) as (emulator, client):
         await client.send(CreateGroup(name="a", type=GroupType.TEMPORARY, user_name=CREATOR))
         await client.send(invite(ADMINISTRATOR, MEMBER, "1004", user_name=CREATOR))
-        await client.send(SetMemberRole(group_id=ID, member=ADMINISTRATOR, role=Role.ADMINISTRATOR, user_name=CREATOR))
+        await client.send(role(ADMINISTRATOR, Role.ADMINISTRATOR, user_name=CREATOR))
         state = emulator.snapshot()
         if not checked or who in allowed or len(allowed) == 4:
             await client.send(task(who))
@@ -535,24 +456,24 @@ async def test_roles_are_checked_where_that_is_asked_for_and_nowhere_else(checke
 async def test_the_administrator_acts_where_no_account_is_named():
     async with platform(administrator="chief") as (emulator, client):
         await client.send(CREATE)
-        await client.send(JoinGroup(group_id=ID, user_name="1001"))
+        await client.send(join("1001"))
         assert emulator.state.groups[ID].members == {"chief": Role.CREATOR, "1001": Role.MEMBER}
-        await client.send(LogoutGroup(group_id=ID))
+        await client.send(leave())
         assert emulator.state.groups[ID].owner == "1001"
 
 
 # ------------------------------------------------------------------------------------------------------------- groups
 
 
-@pytest.mark.parametrize(("kind", "most"), [("0", 100), ("1", 300), ("2", 500), ("3", 1000), ("4", 2000)])
+@each_row("kind, most", [("0", 100), ("1", 300), ("2", 500), ("3", 1000), ("4", 2000)])
 async def test_a_group_of_each_type_holds_so_many_members_and_no_more(kind, most):
     async with platform() as (emulator, client):
         await client.send(CreateGroup(name="a", type=GroupType(kind)))
         emulator.state.groups[ID].members |= {f"m{n}": Role.MEMBER for n in range(most - 2)}  # and the creator
-        await client.send(JoinGroup(group_id=ID, user_name="last"))
+        await client.send(join("last"))
         assert (await client.send(QueryGroupDetail(group_id=ID))).count == most
         with pytest.raises(ApiError, match="full"):
-            await client.send(JoinGroup(group_id=ID, user_name="late"))
+            await client.send(join("late"))
         assert [fail.member for fail in (await client.send(invite("late"))).fails] == ["late"]
         assert (await client.send(QueryGroupDetail(group_id=ID))).count == most
 
@@ -566,18 +487,7 @@ async def test_a_modification_changes_the_extension_field_if_it_names_one():
         assert (await client.send(QueryGroupDetail(group_id=ID))).group_domain == "y=2"
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("ab", {"ab"}),
-        ("12", {"12"}),
-        ("b1", {"ab12"}),
-        ("b-", {"ab-"}),
-        ("2 ", {"12 x"}),
-        ("公", {"公告", "公1x"}),
-        ("公1", {"公1x"}),
-    ],
-)
+@each_row("text, found", [("12", {"12"}), ("b1", {"ab12"}), ("公", {"公告", "公1x"}), ("公1", {"公1x"})])
 async def test_a_search_for_digits_and_letters_mixed_is_fuzzy(text, found):
     async with platform() as (_, client):
         for name in ("ab", "12", "ab12", "ab-", "12 x", "公告", "公1x"):
@@ -608,24 +518,6 @@ async def test_every_account_has_logged_in_but_those_that_are_said_not_to():
         emulator.never_logged_in("1003")
         assert await refused_in(client, "1001", "1002", "1003", "张三") == ["1001", "1003", "张三"]
         assert list(emulator.state.groups[ID].members) == ["admin", "1002"]
-
-
-@pytest.mark.parametrize("needs_confirmation", [True, False])
-async def test_with_a_list_of_known_accounts_no_others_have(needs_confirmation):
-    async with platform(accounts=iter(["1001", "1002"])) as (emulator, client):
-        await client.send(CREATE)
-        emulator.never_logged_in("1002")
-        answer = await client.send(invite("1001", "1002", "1003", needs_confirmation=needs_confirmation))
-        assert [fail.member for fail in answer.fails] == ["1002", "1003"]
-        group = emulator.state.groups[ID]
-        assert (list(group.invited) if needs_confirmation else list(group.members)[1:]) == ["1001"]
-
-
-async def test_an_empty_list_of_known_accounts_knows_nobody():
-    async with platform(accounts=[]) as (_, client):
-        await client.send(CREATE)
-        assert await refused_in(client, "1001") == ["1001"]
-        await client.send(JoinGroup(group_id=ID, user_name="1001"))  # the rule is one about invitations
 
 
 # ------------------------------------------------------------------------------------------------------------- journal
@@ -665,32 +557,6 @@ async def test_the_journal_holds_every_request_decoded_with_attempt_answer_effec
         assert [record.attempt for record in emulator.requests] == [1]
 
 
-async def test_the_journal_tells_when_on_the_emulators_clock():
-    async with platform() as (emulator, client):
-        await client.send(CREATE)
-        await emulator.clock.sleep(3600)
-        await client.send(QueryGroupDetail(group_id=ID))
-        assert [record.at for record in emulator.requests] == [0, 3600]
-
-
-async def test_the_trace_is_a_line_of_json_for_each_request():
-    async with platform() as (emulator, client):
-        await client.send(CREATE)
-        await client.send(invite("1001", "张三"))
-        emulator.platform.serve("GET", "/nowhere", {}, {}, b"")
-        lines = [json.loads(line) for line in emulator.requests.trace().splitlines()]
-        assert [line["path"].rpartition("/")[2] for line in lines] == ["CreateGroup", "InviteJoinGroup", "nowhere"]
-        assert lines[1]["operation"] == "InviteJoinGroup"
-        assert lines[1]["values"] == {
-            "user_name": None,
-            "group_id": ID,
-            "members": ["1001", "张三"],
-            "needs_confirmation": False,
-            "declared": None,
-        }
-        assert "operation" not in lines[2]
-
-
 # --------------------------------------------------------------------------------------------------------------- junk
 
 
@@ -711,40 +577,6 @@ def box(**options):
     return Emulator(credentials=CREDENTIALS, clock=EmulatedClock(), **options)
 
 
-@pytest.mark.parametrize(
-    ("name", "body", "says"),
-    [
-        ("CreateGroup", rb'{"name": "\ud800", "type": "0"}', "a character that UTF-8 cannot carry"),
-        ("CreateGroup", rb'{"name": "a", "type": "0", "whatever": ["\uDFFF"]}', "a character that UTF-8 cannot carry"),
-        ("CreateGroup", b'{"name": "a", "type": "0", "x": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", "nested too deep"),
-        ("CreateGroup", b'{"name": NaN, "type": "0"}', "NaN is not JSON"),
-        ("CreateGroup", b'{"name": "a", "type": ' + b"1" * 5000 + b"}", "a number with too many digits"),
-        ("CreateGroup", b'{"name": "", "type": "0"}', "name: must not be empty"),
-        ("CreateGroup", b'{"name": "a", "type": "5"}', "'5' is not a valid GroupType @ $.type"),
-        ("CreateGroup", b'{"name": "a", "type": "0", "permission": "3"}', "'3' is not a valid Permission @ $.permission"),
-        ("CreateGroup", b'{"name": "a", "type": "0", "target": "2"}', "'2' is not a valid Target @ $.target"),
-        ("CreateGroup", b'{"name": "a"}', "required field missing @ $.type"),
-        ("ModifyGroup", b'{"groupId": "g"}', "required field missing @ $.name"),
-        ("InviteJoinGroup", b'{"groupId": "g", "members": {}}', "required field missing @ $.members"),
-        ("InviteJoinGroup", b'{"groupId": "g", "members": ["1"], "confirm": "2"}', "'2' is not one of 0, 1 @ $.confirm"),
-        (
-            "InviteJoinGroup",
-            b'{"groupId": "g", "members": [""]}',
-            "members: each account is a text that is not empty, not ''",
-        ),
-        ("SetMemberRole", b'{"groupId": "g", "member": "1", "role": "3"}', "'3' is not a valid Role @ $.role"),
-        ("SetMemberRole", b'{"groupId": "g", "member": "1"}', "required field missing @ $.role"),
-        ("LogoutGroup", b'{"groupId": ""}', "group_id: must not be empty"),
-        ("CreateCallTask", b"[]", "an object is needed, not list @ $"),
-    ],
-)
-def test_a_body_that_breaks_a_rule_is_refused_with_the_rule(name, body, says):
-    emulator = box()
-    assert post(emulator, name, body) == ("900400", says)
-    assert not emulator.state.groups
-    assert not emulator.state.tasks
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -761,7 +593,6 @@ TASK = {
     "isrecord": 0,
     "caller": "1",
 }
-POLICY = {"policy_type": 0, "policy_name": "a", "policy_date": "00:00:00,09:00:00"}
 BODIES = {
     **dict.fromkeys(
         [entry.operation.spec.name for entry in catalogue.entries()], st.dictionaries(st.sampled_from(KEYS), JSON)
@@ -772,35 +603,14 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("name", BODIES)
-@settings(deadline=None, max_examples=30)
-@given(data=st.data())
-@example(data=None)
-def test_whatever_json_comes_is_answered_with_a_code_and_what_was_taken_can_be_told(name, data):
+@settings(deadline=None, max_examples=100)
+@given(request=st.sampled_from([*BODIES]).flatmap(lambda name: st.tuples(st.just(name), BODIES[name])))
+def test_whatever_json_comes_is_answered_with_a_code_and_what_was_taken_can_be_told(request):
     emulator = box()
+    name, body = request
     post(emulator, "CreateGroup", b'{"name": "a", "type": "0"}')
-    body = {"groupId": ID, "name": "b", "type": "0", "members": ["1"], "member": "admin", "role": "0"}
-    if data is not None:
-        body |= data.draw(BODIES[name])
-    post(emulator, name, json.dumps(body).encode())
+    usual = {"groupId": ID, "name": "b", "type": "0", "members": ["1"], "member": "admin", "role": "0"}
+    post(emulator, name, json.dumps(usual | body).encode())
     code, _ = post(emulator, "SearchPublicGroups", b"{}")
     assert code == "000000"
     assert len(emulator.requests.trace().splitlines()) == 3
-
-
-@settings(deadline=None, max_examples=60)
-@given(entry=st.dictionaries(st.sampled_from([*POLICY]), JSON, max_size=2), kind=JSON)
-def test_whatever_policy_comes_is_answered_with_a_code(entry, kind):
-    for policy in (json.dumps(POLICY | entry), POLICY | entry, kind):
-        document = TASK | {"call_policy": [{"type": 0, "policy": [policy]}]}
-        assert post(box(), "CreateCallTask", json.dumps(document).encode())[0] in {"000000", "900400"}
-    post(box(), "CreateCallTask", json.dumps(TASK | {"call_policy": kind}).encode())
-    post(box(), "CreateCallTask", json.dumps(TASK | {"call_policy": [kind]}).encode())
-    post(box(), "CreateCallTask", json.dumps(TASK | {"call_policy": [{"type": kind, "policy": []}]}).encode())
-
-
-@pytest.mark.parametrize("path", ["", "/", "//", "/Application", "/a/Application/", "*", "/api/application//aicall/task"])
-def test_a_path_that_leads_nowhere_is_answered_with_a_code(path):
-    served = box().platform.serve("POST", path, {}, {}, b"{}")
-    document = json.loads(served.response.body)
-    assert document.get("statusCode") or document["code"]

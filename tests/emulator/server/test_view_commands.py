@@ -3,28 +3,18 @@
 import asyncio
 import hashlib
 import json
-import subprocess
-from datetime import timedelta, timezone
 
 import pytest
 
-from helpers.credentials import APP_ID, TOKEN
-from helpers.emulators import box, client_of
+from helpers.credentials import TOKEN
+from helpers.emulators import box
 from helpers.rawclient import JSON, ask, http, signed
-from rbim import Credentials, GroupType
-from rbim.dialect import Dialect
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.exchanges import FEW, KEPT, LONGEST
 from rbim.emulator.faults.copies import CopyFault, Duplicate, Stale
-from rbim.emulator.faults.requests import Fault, Latency, ResetBefore, Status
-from rbim.emulator.server.control import Control
+from rbim.emulator.faults.requests import Fault, Status
 from rbim.emulator.server.server import serve
-from rbim.emulator.server.view_commands import MASK, as_curl
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
+from rbim.emulator.server.view_commands import MASK
 
 
 @pytest.fixture
@@ -55,31 +45,6 @@ async def test_a_request_is_shown_as_it_was_sent_and_answered(own):
     answer = shown["answer"]
     assert (answer["status"], answer["sent"], answer["body"]["text"]) == (200, True, made.body.decode())
     assert exchange["took"] == 0.0
-
-
-async def test_a_request_shows_what_was_not_sent_and_how_long_an_answer_took(own):
-    own.faults.add(Fault(effect=ResetBefore(), nth=(1,)), Fault(effect=Latency(90), nth=(2,)))
-    async with serve(own) as server:
-        with pytest.raises((ConnectionResetError, EOFError)):
-            await ask(server, signed(own, "SearchPublicGroups"))
-        assert (await told(server, "requests/1"))[1]["answer"]["sent"] is False
-        waiting = asyncio.ensure_future(ask(server, signed(own, "SearchPublicGroups")))
-        while len(own.requests) < 2:
-            await asyncio.sleep(0)
-        assert (await told(server, "requests/2"))[1]["exchange"]["took"] is None
-        await own.advance(90)
-        await waiting
-        assert (await told(server, "requests/2"))[1]["exchange"]["took"] == 90.0
-
-
-async def test_a_request_that_the_emulator_cannot_answer_is_shown_without_an_answer():
-    strict = Emulator(clock=EmulatedClock(), strict_dialect=True)
-    async with serve(strict) as server:
-        made = await ask(server, signed(strict, "CreateGroup", name="a", type="1", permission="1"))
-        assert (await ask(server, signed(strict, "ModifyGroup", groupId=made.document["groupId"], name="b"))).status == 500
-        status, shown = await told(server, "requests/2")
-        assert (status, shown["answer"], shown["exchange"]["took"]) == (200, None, None)
-        assert shown["exchange"]["path"].endswith("/ModifyGroup")
 
 
 async def test_the_latest_requests_are_kept_and_long_bodies_are_cut(own):
@@ -231,180 +196,3 @@ async def test_a_message_is_delivered_again_as_a_resend_and_without_its_faults(o
         assert [each["attempt"] for each in listed["messages"][0]["attempts"]] == [1, 2, 3]
         stamps = [int(headers["CurTime"]) for headers, _ in received]
         assert stamps[4] - stamps[0] == 120_000  # the fault of the first delivery does not apply
-
-
-async def test_newest_tasks_are_listed_with_whether_they_may_call(own):
-    async with serve(own) as server:
-        today = (own.clock.now() + timedelta(hours=8)).date().isoformat()
-        assert await told(server, "tasks/newest") == (200, {"total": 0, "tasks": []})
-        document = own.export()
-        assert own.may_call is not None
-        document["tasks"] = [
-            {
-                "task_id": "7",
-                "created": own.clock.now().isoformat(),
-                "request": {
-                    "bot_id": 1,
-                    "task_name": "回访",
-                    "start_date": today,
-                    "end_date": today,
-                    "max_concurrent": 2,
-                    "min_concurrent": 1,
-                    "caller": "01012345678",
-                },
-            }
-        ]
-        own.load(document)
-        _, listed = await told(server, "tasks/newest")
-        (task,) = listed["tasks"]
-        assert (task["task_id"], task["name"], task["may_call"]) == ("7", "回访", own.may_call("7"))
-
-
-# Requests as commands.
-
-PATH = f"/2013-12-26/Application/{APP_ID}/IM/Group/CreateGroup"
-
-
-def run(command, **variables):
-    """Run a command in a shell with a curl that prints its arguments, each in a line of its own, and its input."""
-    fake = 'curl() { printf "%s\\0" "$@"; if printf %s "$*" | grep -q "binary @-"; then cat; fi; }; '
-    environment = {"PATH": "/usr/bin:/bin", "RBIM_BASE_URL": "http://h:1", "RBIM_APP_ID": APP_ID, "RBIM_APP_TOKEN": TOKEN}
-    ran = subprocess.run(["bash", "-c", fake + command], env=environment | variables, capture_output=True, check=True)
-    return ran.stdout.split(b"\0")
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b'{"name": "it\'s"}',
-        '{"name": "公告 $HOME `id` \\\\ ! \n\t"}'.encode(),
-        b"@/etc/passwd",
-        b"\0\xff binary",
-        "\u202eabc".encode(),
-        b"\x1b[31m",
-    ],
-)
-def test_a_body_reaches_curl_byte_for_byte(body):
-    command = as_curl(PATH, body, app_id=APP_ID, zone=timezone(timedelta(hours=8)))
-    arguments = run(command)
-    assert arguments[1].startswith(f"http://h:1{PATH}?sig=".encode())
-    if b"--data-raw" in arguments:
-        assert arguments[arguments.index(b"--data-raw") + 1] == body
-    else:
-        at = arguments.index(b"--data-binary")
-        assert arguments[at + 1] == b"@-"
-        assert b"\0".join(arguments[at + 2 :]) == body
-    assert command.isprintable() or all(each.isprintable() or each in "\n\t" for each in command)
-    assert TOKEN not in command
-
-
-@pytest.mark.parametrize("path", ["/a b/$HOME/`id`", '/"quoted"/!x', "/公告", "/", "//x", "/%41"])
-def test_a_path_reaches_curl_percent_encoded(path):
-    from urllib.parse import unquote
-
-    address = run(as_curl(path, b"{}", app_id=APP_ID, zone=timezone(timedelta(hours=8))))[1].decode()
-    sent = address.removeprefix("http://h:1/").partition("?sig=")[0]
-    assert unquote(sent) == path.lstrip("/")
-    assert not set(sent) & set("$`\"'! ")
-
-
-def test_the_method_and_the_zone_are_those_of_the_request():
-    assert " -X DELETE " in as_curl("/x", b"", app_id=APP_ID, method="DELETE", zone=timezone(timedelta(hours=8)))
-    assert "-X" not in as_curl("/x", b"", app_id=APP_ID, zone=timezone(timedelta(hours=8)))
-    assert "TZ=Asia/Shanghai" in as_curl("/x", b"", app_id=APP_ID, zone=Dialect().zone)
-    for hours in (-3.5, 0, 5.75):
-        zone = timezone(timedelta(hours=hours))
-        line = as_curl("/x", b"", app_id=APP_ID, zone=zone).split("\n")[0].replace("date ", "date -d @1767225600 ")
-        assert run(f"{line}; printf %s $stamp")[0].decode() == _stamp(zone)
-
-
-def _stamp(zone):
-    from datetime import datetime
-
-    return datetime.fromtimestamp(1767225600, zone).strftime("%Y%m%d%H%M%S")
-
-
-def test_the_fixed_credentials_of_the_tests_are_not_the_emulators_own():
-    assert box().credentials == Credentials(app_id=APP_ID, app_token=TOKEN)
-
-
-async def test_a_body_that_is_no_json_is_delivered_again_as_it_is(own):
-    received = []
-
-    async def receiver(_headers, body):
-        received.append(body)
-        return 200
-
-    own.copy_to(receiver)
-    own.copy_raw(b"\xff not JSON")
-    await own.deliver()
-    own.send_again(1)
-    await own.deliver()
-    assert received == [b"\xff not JSON"] * 2
-    own.copy_to(None)
-    own.send_again(1)  # nowhere
-    await own.deliver()
-    assert len(received) == 2
-    with pytest.raises(LookupError, match="no delivery of a message 2"):
-        own.send_again(2)
-
-
-async def test_a_name_in_a_path_may_contain_everything(own):
-    async with serve(own) as server:
-        for name in ("a/b", "/", "up..", "50%2F", "甲/乙"):
-            await ask(server, signed(own, "CreateGroup", name=name, type="1"))
-
-        async def found(text):
-            status, document = await told(server, f"groups/with/{text}")
-            return status, [each["name"] for each in document.get("groups", [])]
-
-        assert await found("a%2Fb") == (200, ["a/b"])
-        assert await found("%2f") == (200, ["甲/乙", "/", "a/b"])
-        assert await found("%E7%94%B2%2F%E4%B9%99") == (200, ["甲/乙"])
-        assert await found("%252F") == (200, ["50%2F"])
-        assert await found("..%20") == await found("..") == await found("%2E%2E") == (200, ["up.."])
-        assert await found("a/b") == (404, [])
-        assert await found("") == (404, [])
-        status, document = await told(server, "groups/no%2Fgroup")
-        assert (status, document["error"]) == (404, "there is no group no/group")
-        assert (await told(server, "groups%2Fwith%2Fa"))[0] == 404
-
-
-@pytest.mark.parametrize(
-    ("scope", "text"),
-    [
-        ({"raw_path": b"/_emulator/groups/with/a%2Fb"}, "a/b"),
-        ({"raw_path": b"/_emulator/groups/with/a%2Fb?x=/"}, "a/b"),
-        ({"raw_path": b"/in%20front/_emulator/groups/with/a%2Fb", "root_path": "/in front"}, "a/b"),
-        ({"raw_path": b"/_emulator/groups/with/a%2Fb", "root_path": "/in front"}, "a/b"),
-        ({"raw_path": b"/_emulator/groups/with/other"}, None),
-        ({"raw_path": None}, None),
-        ({}, None),
-    ],
-)
-async def test_a_path_as_it_was_sent_is_used_if_a_server_gives_it(own, scope, text):
-    async with client_of(own) as client:
-        group = (await client.groups.create(name="a/b", type=GroupType.TEMPORARY)).group_id
-    app, sent = Control(own, allowed_hosts=["localhost"]), []
-    given = {
-        "type": "http",
-        "method": "GET",
-        "path": f"{scope.get('root_path', '')}/_emulator/groups/with/a/b",
-        "query_string": b"",
-        "headers": [(b"host", b"localhost")],
-        **scope,
-    }
-
-    async def receive():
-        return {"type": "http.request", "body": b""}
-
-    async def send(message):
-        sent.append(message)
-
-    await app(given, receive, send)
-    document = json.loads(sent[1]["body"])
-    if text is None:
-        assert (sent[0]["status"], list(document)) == (404, ["error"])
-    else:
-        assert [each["group_id"] for each in document["groups"]] == [group]

@@ -1,19 +1,15 @@
 """Cases about accepting deliveries: new ones, known ones, other content, what cannot be handled, any text in them."""
 
-from __future__ import annotations
-
-from helpers.inbox_conformance.case import AT, Bench, Cases, accepted, check, delivery, same, told
+from helpers.inbox_conformance.case import AT, Cases, accepted, check, delivery, same, told
 from helpers.inbox_conformance.sinks import BODIES, NAMES
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.protocols import OtherContent
-
-__all__ = ["CASES"]
 
 CASES = Cases("inbox")
 
 
 @CASES.add("accept: a new delivery can be claimed as it was accepted")
-async def _(bench: Bench) -> None:
+async def _(bench):
     given = delivery(1)
     async with bench.open(given) as (_inbox, backlog):
         (claim,) = await bench.claim(backlog)
@@ -23,7 +19,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("accept: a known key is accepted once, before and after it was handled")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1)) as (inbox, backlog):
         await accepted(inbox, delivery(1), new=False)
         await bench.handle(backlog, 1)
@@ -32,7 +28,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("accept: a resend that differs in resendFlag only is known")
-async def _(bench: Bench) -> None:
+async def _(bench):
     given = delivery(1)
     flagged = given.body.replace(b"{", b'{"resendFlag": "1", ', 1)
     async with bench.open(given) as (inbox, _backlog):
@@ -42,7 +38,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("accept: other content under a known key is kept apart, once", "compares", "archive")
-async def _(bench: Bench) -> None:
+async def _(bench):
     given = delivery(1)
     other = given._replace(body=given.body.replace(b'"TEXT"', b'"TEXT", "body": "other"'))
     async with bench.open(given) as (inbox, backlog):
@@ -59,7 +55,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("accept: what has a problem goes into quarantine and is never claimed")
-async def _(bench: Bench) -> None:
+async def _(bench):
     unreadable = delivery_of(b"no JSON", app_id="app", received=AT)
     check(unreadable.problem, "this body has no problem")
     async with bench.open(unreadable) as (inbox, backlog):
@@ -71,7 +67,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("accept: numbers grow in the order of acceptance")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(*(delivery(n, team=f"t{n % 3}") for n in range(9))) as (_inbox, backlog):
         claims = sorted(await bench.handle(backlog, 9), key=lambda claim: claim.number)
         same(told(claims), [str(n) for n in range(9)], "the events by number")
@@ -79,7 +75,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("texts: any name of a conversation, any key and any account")
-async def _(bench: Bench) -> None:
+async def _(bench):
     given = [delivery(n, conversation=name, key=f"{name}#") for n, name in enumerate(NAMES)]
     async with bench.open() as (inbox, backlog):
         for each in given:
@@ -90,7 +86,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("texts: any body stays as it is")
-async def _(bench: Bench) -> None:
+async def _(bench):
     given = [delivery(n, team=f"t{n}", body=body) for n, body in enumerate(BODIES)]
     async with bench.open(*given) as (_inbox, backlog):
         handled = {claim.key: claim.body for claim in await bench.handle(backlog, len(given))}

@@ -1,32 +1,23 @@
 """Cases about the archive: counts, ages, dead letters and quarantine, and what people do with them; restarts."""
 
-from __future__ import annotations
-
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import anyio
 
-from helpers.inbox_conformance.case import AT, Bench, Cases, NonConformingInbox, accepted, check, delivery, same, told
+from helpers.inbox_conformance.case import AT, Cases, NonConformingInbox, accepted, check, delivery, same, told
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.events.types import Message, Picture, Text
 from rbim.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from rbim.callbacks.inbox.protocols import Archive, Backlog, DeadLetter
-
-__all__ = ["CASES"]
 
 CASES = Cases("inbox")
 
 QUARANTINED = "a problem of these tests"
 
 
-async def _bury(bench: Bench, backlog: Backlog, count: int) -> list[int]:
+async def _bury(bench, backlog, count):
     """Make the next events dead letters; return their numbers."""
-    numbers: list[int] = []
+    numbers = []
     for _ in range(count):
         (claim,) = await bench.claim(backlog)
         await backlog.dead_letter(claim, error=f"error of {told([claim])[0]}", more=0)
@@ -34,17 +25,17 @@ async def _bury(bench: Bench, backlog: Backlog, count: int) -> list[int]:
     return numbers
 
 
-def _bodies(letters: list[DeadLetter]) -> list[bytes]:
+def _bodies(letters):
     return [letter.body for letter in letters]
 
 
-async def _counted(archive: Archive) -> tuple[int, int, int]:
+async def _counted(archive):
     counts = await archive.counts()
     return counts.waiting, counts.dead, counts.quarantined
 
 
 @CASES.add("archive: counts of waiting, dead and quarantined events", "archive")
-async def _(bench: Bench) -> None:
+async def _(bench):
     unreadable = delivery_of(b"no JSON", app_id="app", received=AT)
     async with bench.open(*(delivery(n) for n in range(4)), unreadable) as (inbox, backlog):
         archive = bench.archive(inbox)
@@ -59,7 +50,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("archive: the lag is the age of the oldest event that waits", "archive")
-async def _(bench: Bench) -> None:
+async def _(bench):
     early = AT - timedelta(seconds=100)
     async with bench.open() as (inbox, backlog):
         archive = bench.archive(inbox)
@@ -77,7 +68,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("archive: dead letters and events in quarantine are shown in pages, and one by one", "archive")
-async def _(bench: Bench) -> None:
+async def _(bench):
     problems = [delivery(f"q{n}", problem=f"{QUARANTINED} {n}") for n in range(3)]
     given = [delivery(n, team=f"t{n}") for n in range(5)]
     async with bench.open(*given, *problems) as (inbox, backlog):
@@ -107,11 +98,11 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("archive: pages of letters of a kind, of a conversation, and since a time", "archive")
-async def _(bench: Bench) -> None:
+async def _(bench):
     late = AT + timedelta(seconds=60)
     given = [delivery(1), delivery(2, team="c"), delivery(3, msg_type="PICTURE"), delivery(4, received=late)]
     problems = [each._replace(key=f"q{n}", problem=QUARANTINED) for n, each in enumerate(given)]
-    wishes: list[tuple[dict[str, Any], list[int]]] = [
+    wishes = [
         ({}, [0, 1, 2, 3]),
         ({"kind": Text}, [0, 1, 3]),
         ({"kind": "PICTURE"}, [2]),
@@ -131,7 +122,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("archive: requeue and discard of one kind leave the other one", "archive")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1), delivery(2, problem=QUARANTINED)) as (inbox, backlog):
         archive = bench.archive(inbox)
         numbers = [*await _bury(bench, backlog, 1), *(letter.number for letter in await archive.quarantined())]
@@ -145,7 +136,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("archive: an event that waits or was handled is no letter", "archive")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1), delivery(2)) as (inbox, backlog):
         archive = bench.archive(inbox)
         (done,) = await bench.handle(backlog, 1)
@@ -158,7 +149,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("requeue: dead letters wait again, before what waits behind them, and attempts count from 1", "archive")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(*(delivery(n) for n in range(4))) as (inbox, backlog):
         archive = bench.archive(inbox)
         (claim,) = await bench.claim(backlog)
@@ -177,7 +168,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("requeue: a dead letter that fails again is a dead letter again", "archive")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1)) as (inbox, backlog):
         archive = bench.archive(inbox)
         numbers = await _bury(bench, backlog, 1)
@@ -188,7 +179,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("requeue: an event in quarantine waits if it can be read now", "archive")
-async def _(bench: Bench) -> None:
+async def _(bench):
     given = (delivery(1, problem=QUARANTINED), delivery_of(b"no JSON", app_id="app", received=AT))
     async with bench.open(*given) as (inbox, backlog):
         archive = bench.archive(inbox)
@@ -200,7 +191,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("requeue: other content of a known key is an event of its own", "archive", "compares")
-async def _(bench: Bench) -> None:
+async def _(bench):
     first = delivery(1)
     other = first._replace(body=first.body.replace(b'"TEXT"', b'"TEXT", "body": "other"'))
     async with bench.open(first) as (inbox, backlog):
@@ -216,7 +207,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("discard: letters are gone, and a resend is a new event", "archive")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1), delivery(2, problem=QUARANTINED)) as (inbox, backlog):
         archive = bench.archive(inbox)
         numbers = [*await _bury(bench, backlog, 1), *(letter.number for letter in await archive.quarantined())]
@@ -230,7 +221,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("purge: it deletes what is asked for", "archive")
-async def _(bench: Bench) -> None:
+async def _(bench):
     late = AT + timedelta(seconds=60)
     given = [delivery(n, received=AT + timedelta(seconds=60 * n)) for n in range(3)]
     problems = [delivery(f"q{n}", problem=QUARANTINED, received=AT + timedelta(seconds=60 * n)) for n in range(3)]
@@ -246,7 +237,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("replay: dead letters and readable events in quarantine", "archive")
-async def _(bench: Bench) -> None:
+async def _(bench):
     given = (delivery(1), delivery(2, problem=QUARANTINED), delivery_of(b"no JSON", app_id="app", received=AT))
     async with bench.open(*given) as (inbox, backlog):
         archive = bench.archive(inbox)
@@ -263,7 +254,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("replay: handled events come again in their old order", "archive", "keeps")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(*(delivery(n) for n in range(5))) as (inbox, backlog):
         archive = bench.archive(inbox)
         first = await bench.handle(backlog, 5)
@@ -283,10 +274,10 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("replay: only what was received since then, and of a kind", "archive")
-async def _(bench: Bench) -> None:
+async def _(bench):
     times = {1: ("TEXT", 0), 2: ("PICTURE", 60), 3: ("TEXT", 120)}
     given = [delivery(n, msg_type=kind, received=AT + timedelta(seconds=at)) for n, (kind, at) in times.items()]
-    wishes: list[tuple[dict[str, Any], list[str]]] = [
+    wishes = [
         ({"since": AT + timedelta(seconds=60)}, ["2", "3"]),
         ({"kind": Text}, ["1", "3"]),
         ({"kind": "PICTURE"}, ["2"]),
@@ -306,7 +297,7 @@ async def _(bench: Bench) -> None:
                 await backlog.dead_letter(claim, error="", more=0)
 
 
-async def _refused(call: Awaitable[object], what: str) -> None:
+async def _refused(call, what):
     try:
         await call
     except InvalidRequest:
@@ -315,7 +306,7 @@ async def _refused(call: Awaitable[object], what: str) -> None:
 
 
 @CASES.add("archive: wrong arguments are refused", "archive")
-async def _(bench: Bench) -> None:
+async def _(bench):
     naive = AT.replace(tzinfo=None)
     async with bench.open() as (inbox, _backlog):
         archive = bench.archive(inbox)
@@ -327,7 +318,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("restart: everything is as it was", "durable", "archive")
-async def _(bench: Bench) -> None:
+async def _(bench):
     unreadable = delivery_of(b"no JSON", app_id="app", received=AT)
     async with bench.open(*(delivery(n, team=f"t{n % 2}") for n in range(6)), unreadable) as (inbox, backlog):
         await anyio.sleep(bench.subject.delay)

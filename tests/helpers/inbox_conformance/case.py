@@ -79,7 +79,7 @@ class InboxConformance:
     - ``archive`` (default: True): the inbox is an Archive.
     - ``compares`` (default: True): it keeps other content under a known key apart.
     - ``keeps`` (default: True): handled events are counted and can be replayed.
-    - ``deaths`` (default: True): a worker may die: its events are claimed again, and suspected.
+    - ``deaths`` (default: True): a worker may die: its events are claimed again, and retried alone.
     - ``expires`` (default: True): leases end by time alone, while their worker lives.
     - ``delay`` (default: 0): real seconds within which an accepted event can be claimed; cases that expect none wait.
     """

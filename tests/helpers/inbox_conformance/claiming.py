@@ -1,25 +1,17 @@
 """Cases about claims: order and gaps, one holder of a conversation at a time, waiting, several workers."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from helpers.inbox_conformance.case import Bench, Cases, accepted, check, delivery, same, told
-
-if TYPE_CHECKING:
-    from rbim.callbacks.inbox.protocols import Backlog, Claim
-
-__all__ = ["CASES"]
+from helpers.inbox_conformance.case import Cases, accepted, check, delivery, same, told
 
 CASES = Cases("inbox")
 
 
 @CASES.add("order: the events of a conversation come in the order of acceptance")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(*(delivery(n, team=f"t{n % 3}") for n in range(18))) as (_inbox, backlog):
         handled = await bench.handle(backlog, 18)
         for team in range(3):
@@ -28,7 +20,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("claims: a conversation's events come without gaps, from the oldest on")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(*(delivery(n) for n in range(6))) as (_inbox, backlog):
         await anyio.sleep(bench.subject.delay)
         claims = await bench.claim(backlog, limit=4)
@@ -38,7 +30,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("claims: never more than the limit, and one of each conversation first")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(*(delivery(n, team=f"t{n % 3}") for n in range(9))) as (_inbox, backlog):
         await anyio.sleep(bench.subject.delay)
         for limit in (2, 1, 5):
@@ -51,7 +43,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("claims: a leased conversation is not claimed again, also by other workers")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1), delivery(2)) as (inbox, backlog):
         (claim,) = await bench.claim(backlog)
         await bench.nothing(backlog, "its conversation is leased")
@@ -63,10 +55,10 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("claims: of several tasks at once, no conversation goes to two")
-async def _(bench: Bench) -> None:
-    claims: list[Claim] = []
+async def _(bench):
+    claims = []
 
-    async def claim() -> None:
+    async def claim():
         claims.extend(await backlog.claim(2))
 
     async with bench.open(*(delivery(n, team=f"t{n % 8}") for n in range(24))) as (_inbox, backlog):
@@ -75,7 +67,7 @@ async def _(bench: Bench) -> None:
         async with anyio.create_task_group() as tasks:
             for _ in range(8):
                 tasks.start_soon(claim)
-        fences: defaultdict[str, set[int]] = defaultdict(set)
+        fences = defaultdict(set)
         for each in claims:
             fences[each.conversation].add(each.fence)
         same([len(each) for each in fences.values()], [1] * len(fences), "the fences of each conversation")
@@ -83,11 +75,11 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("claims: two workers handle every event once, each conversation in order")
-async def _(bench: Bench) -> None:
-    handled: list[Claim] = []
-    busy: set[str] = set()
+async def _(bench):
+    handled = []
+    busy = set()
 
-    async def work(backlog: Backlog, over: anyio.CancelScope) -> None:
+    async def work(backlog, over):
         while True:
             for claim in await backlog.claim(1):
                 check(claim.conversation not in busy, "a conversation was with two workers at once; required: one")
@@ -112,11 +104,11 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("claims: one that is cancelled loses nothing")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(*(delivery(n, team=f"t{n % 2}") for n in range(4))) as (_inbox, backlog):
-        held: list[Claim] = []
+        held = []
 
-        async def claim() -> None:
+        async def claim():
             held.extend(await backlog.claim(4))
 
         for steps in range(8):
@@ -136,7 +128,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("waiting: it ends at once while an event can be claimed")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1)) as (_inbox, backlog):
         for _ in range(2):
             with anyio.fail_after(5):
@@ -144,7 +136,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("waiting: it ends when an event is accepted, and may be cancelled")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open() as (inbox, backlog):
         with anyio.move_on_after(0.01) as scope:
             await backlog.wait()
@@ -159,7 +151,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("waiting: it ends when another process has accepted an event", "durable")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open() as (_inbox, backlog), bench.inbox() as other:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(backlog.wait)
@@ -173,7 +165,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("waiting: it ends when another task gives an event back")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1)) as (_inbox, backlog):
         (claim,) = await bench.claim(backlog)
         async with anyio.create_task_group() as tasks:
@@ -185,7 +177,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("waiting: it ends when a pause is over")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1)) as (_inbox, backlog):
         (claim,) = await bench.claim(backlog)
         await backlog.retry(claim, error="", pause=1.0)
@@ -199,7 +191,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("backlog: it works without its inbox being entered, and after it was left", "durable")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.inbox() as inbox:
         for number in range(2):
             await inbox.accept(delivery(number))
@@ -208,18 +200,18 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("backlog: one in another thread and event loop handles what is accepted here")
-async def _(bench: Bench) -> None:
+async def _(bench):
     from anyio import from_thread, to_thread
 
     from rbim._support.event_loops import backend
 
-    found: list[list[str]] = []
+    found = []
 
-    async def work() -> None:
+    async def work():
         async with inbox.backlog() as backlog:
             found.append(told(await bench.handle(backlog, 2)))
 
-    def run() -> None:
+    def run():
         from_thread.check_cancelled()
         anyio.run(work, backend=kind)
 

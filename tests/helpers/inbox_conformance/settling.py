@@ -1,26 +1,15 @@
 """Cases about results: done, retry, dead letter, release, renew, and what a holder may do whose lease is lost."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import anyio
 from anyio.lowlevel import checkpoint
 
-from helpers.inbox_conformance.case import Bench, Cases, accepted, check, delivery, lost, same, told
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from rbim.callbacks.inbox.protocols import Backlog, Claim
-
-__all__ = ["CASES"]
+from helpers.inbox_conformance.case import Cases, accepted, check, delivery, lost, same, told
 
 CASES = Cases("inbox")
 
 
 @CASES.add("done: the last event ends the lease, and a new event begins another one")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1)) as (inbox, backlog):
         (first,) = await bench.claim(backlog)
         same(list(await backlog.done((first,), more=3)), [], "the next events of a conversation without any")
@@ -32,7 +21,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("done: the next events come under the same lease, also those that were claimed before")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(*(delivery(n) for n in range(5))) as (_inbox, backlog):
         await anyio.sleep(bench.subject.delay)
         claims = await bench.claim(backlog)
@@ -46,7 +35,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("done: without more the lease ends, and the rest can be claimed")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1), delivery(2)) as (_inbox, backlog):
         (first,) = await bench.claim(backlog)
         await backlog.done((first,), more=0)
@@ -56,7 +45,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("done: a settled event cannot be settled again")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1), delivery(2)) as (_inbox, backlog):
         (first,) = await bench.claim(backlog)
         await anyio.sleep(bench.subject.delay)
@@ -67,16 +56,16 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("done: one that is cancelled loses nothing")
-async def _(bench: Bench) -> None:
+async def _(bench):
     for steps in range(8):
         given = [delivery(f"{steps}{n}") for n in range(3)]
         async with bench.open(*given) as (_inbox, backlog):
             (claim,) = await bench.claim(backlog)
             await anyio.sleep(bench.subject.delay)
 
-            following: list[Claim] = []
+            following = []
 
-            async def settle(backlog: Backlog = backlog, claim: Claim = claim, following: list[Claim] = following) -> None:
+            async def settle(backlog=backlog, claim=claim, following=following):
                 following += await backlog.done((claim,), more=1)
 
             async with anyio.create_task_group() as tasks:
@@ -95,7 +84,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("retry: its conversation pauses, all others do not")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1), delivery(2), delivery(3, team="c")) as (_inbox, backlog):
         await anyio.sleep(bench.subject.delay)
         claims = {told([claim])[0]: claim for claim in await bench.claim(backlog, 2, limit=2)}
@@ -115,7 +104,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("retry: attempts count up, without a pause too")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1)) as (_inbox, backlog):
         for attempt in range(1, 5):
             (claim,) = await bench.claim(backlog)
@@ -124,7 +113,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("dead letter: the event is kept with its traceback, and the next one follows")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1), delivery(2)) as (inbox, backlog):
         (claim,) = await bench.claim(backlog)
         await backlog.retry(claim, error="the first", pause=0)
@@ -142,7 +131,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("release: the event comes at once, and no attempt counts")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1), delivery(2)) as (_inbox, backlog):
         (first,) = await bench.claim(backlog)
         await backlog.release(first)
@@ -152,7 +141,7 @@ async def _(bench: Bench) -> None:
         check(again.fence > first.fence, f"fence {again.fence} follows {first.fence}; required: fences grow")
 
 
-OLD: dict[str, Callable[[Backlog, Claim], Awaitable[object]]] = {
+OLD = {
     "done": lambda backlog, claim: backlog.done((claim,), more=1),
     "retry": lambda backlog, claim: backlog.retry(claim, error="", pause=60),
     "dead_letter": lambda backlog, claim: backlog.dead_letter(claim, error="", more=1),
@@ -161,7 +150,7 @@ OLD: dict[str, Callable[[Backlog, Claim], Awaitable[object]]] = {
 
 
 @CASES.add("fences: with an old one nothing is recorded")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1), delivery(2)) as (inbox, backlog):
         (old,) = await bench.claim(backlog)
         await backlog.release(old)
@@ -171,7 +160,7 @@ async def _(bench: Bench) -> None:
         for name, call in OLD.items():
             await lost(call(backlog, old), f"{name} with the fence of an older lease")
         await backlog.release(old)
-        await backlog.absolve((old,))
+        await backlog.discount((old,))
         same(list(await backlog.renew((old, new))), [old], "the lost claims of renew(old, new)")
         await bench.nothing(backlog, "its conversation is leased, and a release with an old fence has no effect")
         same((told([new]), new.attempt), (["1"], 1), "event and attempt")
@@ -181,7 +170,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("leases: one that is over is lost, though its worker lives", "expires")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1), delivery(2)) as (inbox, backlog):
         (old,) = await bench.claim(backlog)
         await bench.place.pass_time(inbox.lease + 1)
@@ -196,7 +185,7 @@ async def _(bench: Bench) -> None:
 
 
 @CASES.add("leases: renewed in time, they last")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1)) as (inbox, backlog):
         (claim,) = await bench.claim(backlog)
         async with bench.worker() as other:
@@ -208,22 +197,22 @@ async def _(bench: Bench) -> None:
         same(list(await backlog.done((claim,), more=1)), [], "the next events of a conversation without any")
 
 
-@CASES.add("leases: begin and absolve of an ordinary event change nothing for it")
-async def _(bench: Bench) -> None:
+@CASES.add("leases: begin and discount of an ordinary event change nothing for it")
+async def _(bench):
     async with bench.open(delivery(1), delivery(2)) as (_inbox, backlog):
         (claim,) = await bench.claim(backlog)
         await anyio.sleep(bench.subject.delay)
-        await backlog.absolve((claim,))
+        await backlog.discount((claim,))
         same(told(await backlog.done((claim,), more=1)), ["2"], "the next event")
-        await backlog.absolve(())
+        await backlog.discount(())
         same(list(await backlog.renew(())), [], "the lost claims of none")
 
 
 @CASES.add("leaving: what a backlog still holds can be claimed later, and loses nothing")
-async def _(bench: Bench) -> None:
+async def _(bench):
     async with bench.open(delivery(1), delivery(2)) as (inbox, backlog):
         (claim,) = await bench.claim(backlog)
-        await backlog.absolve((claim,))
+        await backlog.discount((claim,))
         lease = inbox.lease
     if lease != float("inf"):
         await bench.place.pass_time(lease + 1)

@@ -90,8 +90,9 @@ class JobPage:
         watchdog.start()
         try:
             paths = [os.path.abspath(path) for path in sys.path]  # noqa: PTH100  # also the name of an archive
-            process.stdin.write(json.dumps(paths) + b"\n" + json.dumps(self._first) + b"\n")
-            process.stdin.flush()
+            with suppress(OSError):  # it has ended already: then there is no line
+                process.stdin.write(json.dumps(paths) + b"\n" + json.dumps(self._first) + b"\n")
+                process.stdin.flush()
             line = process.stdout.readline()
         finally:
             watchdog.cancel()

@@ -21,7 +21,13 @@ export function openDialog({title, close, body, actions = [], small = false}) {
         h("div", {class: "body", tabindex: "0", role: "group", "aria-labelledby": id}, body),
         actions.length > 0 && h("footer", {}, actions),
     );
-    dialog.addEventListener("close", () => dialog.remove());
+    const opener = document.activeElement;
+    const row = opener?.closest("tr");
+    const place = [...(row?.querySelectorAll("button") ?? [])].indexOf(opener);
+    dialog.addEventListener("close", () => {
+        dialog.remove();
+        if (!opener?.isConnected) row?.querySelectorAll("button")[place]?.focus(); // its row was shown anew meanwhile
+    });
     dialog.addEventListener("click", event => {
         if (event.target === dialog) dialog.close(); // outside of its content
     });

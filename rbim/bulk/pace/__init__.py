@@ -1,1 +1,0 @@
-"""How fast a job sends: pure calculation."""

@@ -1,0 +1,276 @@
+"""What every inbox on a database is: deliveries go in, a backlog gives them out, people look at what is left."""
+
+from __future__ import annotations
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections import Counter
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import anyio
+
+from rbim._support.event_loops import waker
+from rbim.callbacks.inbox.arguments import LARGEST, epoch, event_filter, numbers_of, page
+from rbim.callbacks.inbox.statements import DEAD, QUARANTINED
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+    from contextlib import AbstractAsyncContextManager
+    from datetime import datetime
+
+    from rbim.callbacks.events.types import Event
+    from rbim.callbacks.inbox.protocols import Backlog, Claim, Counts, DeadLetter
+    from rbim.callbacks.inbox.store import InboxStore
+    from rbim.clock import Clock
+
+    T = TypeVar("T")
+
+__all__ = ["Commits", "StoredInbox"]
+
+STEP = 500  # events that one transaction requeues or deletes
+SPAN = 20_000  # numbers among which one search counts
+
+
+class Commits(Protocol):
+    """Runs commands of a store in transactions, and reads. :class:`rbim.storage.group_commit.GroupCommit` is one."""
+
+    async def run(self, command: Callable[[], T], *, undo: Any = None) -> T:
+        """Run a command; if the caller is cancelled although it has run, the commands of ``undo(result)``, too."""
+        ...
+
+    async def read(self, reads: Callable[[], T]) -> T:
+        """Run a read."""
+        ...
+
+    async def query(self, reads: Callable[[], T]) -> T:
+        """Run a read that may take long."""
+        ...
+
+
+class StoredInbox(ABC):
+    """An inbox whose events are in the tables of :mod:`rbim.callbacks.inbox.statements`: an ``Inbox`` and an ``Archive``."""
+
+    __slots__ = ()
+
+    lease: float
+    poll: float
+    clock: Clock
+    _store: InboxStore
+
+    @property
+    @abstractmethod
+    def _commits(self) -> Commits:
+        """The transactions of the event loop that entered the inbox."""
+
+    @abstractmethod
+    def _open_backlog(self) -> AbstractAsyncContextManager[Commits]:
+        """Open transactions for the event loop of a worker."""
+
+    @abstractmethod
+    def _listen(self, call: Callable[[], object]) -> Callable[[], object]:
+        """Have a function called, in any thread, when a claim may succeed; return how to end that."""
+
+    @asynccontextmanager
+    async def backlog(self) -> AsyncGenerator[Backlog, None]:
+        """Return a backlog for the event loop that enters it, in any thread. The inbox itself need not be entered.
+
+        Events that are still claimed on leaving can be claimed again after their lease expires; at once if leases do not.
+        """
+        async with self._open_backlog() as commits:
+            backlog = _Backlog(self._store, commits, clock=self.clock, poll=self.poll)
+            unlisten = self._listen(partial(waker(), backlog.notify))
+            try:
+                yield backlog
+            finally:
+                unlisten()
+                if self.lease == inf:
+                    with anyio.CancelScope(shield=True):
+                        await backlog.release_all()
+
+    async def counts(self) -> Counts:
+        """Return the numbers of waiting, done, dead and quarantined events. The time grows with the number of events."""
+        return await self._commits.query(self._store.counts)
+
+    async def lag(self) -> float:
+        """Return the age of the oldest waiting event in seconds; 0 if none waits. It takes longer, the more events wait."""
+        return await self._commits.query(self._store.lag)
+
+    async def dead_letters(
+        self,
+        limit: int = 100,
+        after: int = 0,
+        *,
+        since: datetime | None = None,
+        kind: type[Event] | str | None = None,
+        conversation: str | None = None,
+    ) -> list[DeadLetter]:
+        """Return a page of the oldest dead letters, as :meth:`~rbim.callbacks.Archive.dead_letters` says."""
+        wanted = event_filter(since, kind, conversation)
+        return await self._commits.query(partial(self._store.letters, DEAD, wanted, *page(limit, after)))
+
+    async def quarantined(
+        self,
+        limit: int = 100,
+        after: int = 0,
+        *,
+        since: datetime | None = None,
+        kind: type[Event] | str | None = None,
+        conversation: str | None = None,
+    ) -> list[DeadLetter]:
+        """Return a page of the oldest events in quarantine, as :meth:`~rbim.callbacks.Archive.quarantined` says."""
+        wanted = event_filter(since, kind, conversation)
+        return await self._commits.query(partial(self._store.letters, QUARANTINED, wanted, *page(limit, after)))
+
+    async def event(self, number: int) -> DeadLetter | None:
+        """Return a dead letter or an event in quarantine; None if there is none with this number."""
+        return await self._commits.query(partial(self._store.letter, number)) if numbers_of((number,)) else None
+
+    async def requeue(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
+        """Let dead letters and readable quarantined events wait again, as :meth:`~rbim.callbacks.Archive.requeue` says."""
+        return await self._in_steps(partial(self._store.requeue, dead=dead, quarantined=quarantined), numbers)
+
+    async def discard(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
+        """Delete dead letters and events in quarantine; return their number: see :meth:`~rbim.callbacks.Archive.discard`."""
+        return await self._in_steps(partial(self._store.discard, dead=dead, quarantined=quarantined), numbers)
+
+    async def _in_steps(self, command: Callable[[Sequence[int]], int], numbers: Iterable[int]) -> int:
+        given, count = numbers_of(numbers), 0
+        for at in range(0, len(given), STEP):
+            count += await self._commits.run(partial(command, given[at : at + STEP]))
+        return count
+
+    async def purge(self, *, dead: bool = True, quarantined: bool = True, before: datetime | None = None) -> int:
+        """Delete all dead letters and events in quarantine in steps, as :meth:`~rbim.callbacks.Archive.purge` says."""
+        limit, count = inf if before is None else epoch(before, "before"), 0
+        for state in [DEAD] * dead + [QUARANTINED] * quarantined:
+            at, more = 0, True
+            while more:
+                at, deleted = await self._commits.run(partial(self._store.purge_letters, state, before=limit, after=at))
+                count += deleted
+                more = at > 0
+        return count
+
+    async def replay(
+        self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
+    ) -> int:
+        """Make events wait again, in their old order, and return their number: see :meth:`~rbim.callbacks.Archive.replay`.
+
+        It works in steps, so that deliveries are accepted meanwhile; if cancelled, it may have replayed some events.
+        """
+        wanted = event_filter(since, kind, dead_only=dead_only)
+        at, count = 0, 0
+        last = await self._commits.query(self._store.last)
+        while at < last:
+            at, replayed = await self._commits.run(partial(self._store.replay, wanted, after=at, last=last))
+            count += replayed
+        return count
+
+    async def replayable(
+        self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
+    ) -> dict[str, int]:
+        """Return how many events :meth:`replay` would make wait again, by ``msgType``, the most first. Changes nothing."""
+        wanted, store = event_filter(since, kind, dead_only=dead_only), self._store
+        last = await self._commits.query(store.last)
+        step = LARGEST if dead_only else SPAN  # dead letters have an index
+        found: Counter[str] = Counter()
+        for at in range(0, last, step):
+            until = min(at + step, last)
+            found.update(dict(await self._commits.query(partial(store.replayable, wanted, after=at, until=until))))
+        keys: set[str] = set()
+        at, more = 0, not dead_only
+        while more:
+            at, kinds = await self._commits.query(partial(store.readmissible, wanted, after=at, keys=keys))
+            found.update(kinds)
+            more = at > 0
+        return dict(found.most_common())
+
+
+class _Backlog:
+    """The waiting events of a store, for one event loop."""
+
+    def __init__(self, store: InboxStore, commits: Commits, *, clock: Clock, poll: float) -> None:
+        self._store = store
+        self._commits = commits
+        self._clock = clock
+        self._poll = poll
+        self._held: dict[int, Claim] = {}  # by fence, of this backlog's own leases: wait() must not wait for their ends
+        self._changes = 0
+        self._waiting: set[anyio.CancelScope] = set()
+
+    def notify(self) -> None:
+        """Make ``wait`` check again. Call it in the event loop's thread."""
+        self._changes += 1
+        for scope in self._waiting:
+            scope.cancel()
+
+    async def release_all(self) -> None:
+        """Give back everything that is still claimed."""
+        for claim in self._held.values():
+            await self._commits.run(partial(self._store.release, claim))
+
+    async def claim(self, limit: int, /) -> Sequence[Claim]:
+        if limit < 1 or any(claim.crashes for claim in self._held.values()):
+            return ()
+        claims = await self._commits.run(partial(self._store.claim, limit, frozenset(self._held)), undo=self._release_undone)
+        self._held.update((claim.fence, claim) for claim in reversed(claims))
+        return claims
+
+    def _release_undone(self, claims: Sequence[Claim]) -> Iterable[Callable[[], Any]]:
+        leases = {claim.fence: claim for claim in reversed(claims)}
+        return [partial(self._store.release, claim) for claim in leases.values()]
+
+    async def begin(self, claim: Claim, /) -> None:
+        await self._commits.run(partial(self._store.begin, claim))
+
+    async def discount(self, claims: Sequence[Claim], /) -> None:
+        if claims:
+            await self._commits.run(partial(self._store.discount, tuple(claims)))
+        for claim in claims:
+            if claim.fence in self._held:
+                self._held[claim.fence] = claim
+
+    async def done(self, claims: Sequence[Claim], /, *, more: int) -> Sequence[Claim]:
+        return await self._settle(claims[0], partial(self._store.done, tuple(claims), more=more))
+
+    async def dead_letter(self, claim: Claim, /, *, error: str, more: int) -> Sequence[Claim]:
+        return await self._settle(claim, partial(self._store.dead_letter, claim, error=error, more=more))
+
+    async def retry(self, claim: Claim, /, *, error: str, pause: float) -> None:
+        await self._settle(claim, partial(self._store.retry, claim, error=error, pause=pause))
+
+    async def release(self, claim: Claim, /, *, died: bool = False) -> None:
+        await self._settle(claim, partial(self._store.release, claim, died=died))
+
+    async def _settle(self, claim: Claim, command: Callable[[], Sequence[Claim] | None]) -> Sequence[Claim]:
+        following: Sequence[Claim] | None = None
+        try:
+            following = await self._commits.run(command, undo=self._release_undone)
+        finally:
+            if following:
+                self._held[claim.fence] = following[0]
+            else:
+                self._held.pop(claim.fence, None)
+        return following or ()
+
+    async def renew(self, claims: Sequence[Claim], /) -> Sequence[Claim]:
+        return await self._commits.run(partial(self._store.renew, tuple(claims))) if claims else ()
+
+    async def wait(self) -> None:
+        while True:
+            changes = self._changes
+            if self._store.purge_due():
+                with suppress(sqlite3.Error):  # a full disk, for example: the next look is in a minute
+                    await self._commits.run(bool)
+            ready, due = await self._commits.read(partial(self._store.availability, frozenset(self._held)))
+            if ready:
+                return
+            with anyio.move_on_after(self._poll) as scope:
+                self._waiting.add(scope)
+                try:
+                    if changes == self._changes:  # else the read may have missed a change
+                        await (anyio.sleep_forever() if due is None or due == inf else self._clock.sleep(due))
+                finally:
+                    self._waiting.discard(scope)

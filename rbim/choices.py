@@ -1,0 +1,272 @@
+"""Choices: frozen classes whose fields each settle a gap of the interface description, and the forms of their values.
+
+A field has three forms. Its *value* is that of Python. Its *document* is what TOML and JSON write: plain values, lists, and
+for a mapping only the entries that differ from the default. Its *text* is what a flag or a variable writes: a list may be
+entries with commas between them, and a list or a mapping may be JSON. No error shows a value that may be a secret.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, timedelta, timezone, tzinfo
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Literal, Self, TypeVar, cast, get_args, get_origin, get_type_hints
+
+import attrs
+from attrs import frozen
+
+from rbim._support import json
+from rbim._support.text import quoted, quoted_key
+from rbim.codes import Code, Grade
+from rbim.errors import ApiError, InvalidRequest
+
+__all__ = ["Choices", "Gap", "choice", "differences", "document_of", "read_value", "spelled"]
+
+T = TypeVar("T")
+
+NONE = "none"  # the document of None; as an entry of a mapping it removes the default's entry
+LONGEST_NUMBER = 30  # characters of a number in a text
+MOST = 2**31 - 1  # of a number
+OFFSET = re.compile(r"(?:UTC)?([+-])([0-9]{2}):?([0-9]{2})")
+NEEDED: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number from 1 to 2,147,483,647",
+    float: "a number above 0, up to 2,147,483,647,",
+    str: "a text that is not empty",
+    tzinfo: "a time zone such as Asia/Shanghai or +08:00",
+    Code: "the name of an error such as Throttled, or a table with the keys error, grade, note and before_effect,",
+}
+
+
+@frozen(kw_only=True)
+class Gap:
+    """One gap of the interface description, with the default that settles it.
+
+    ``only`` is the only user of a choice that a client does not notice: "receiver", "emulator and receiver", "emulator".
+    """
+
+    name: str
+    default: object
+    settles: str
+    section: str
+    grade: Grade
+    only: str
+
+
+def choice(settles: str, section: str, grade: Grade = Grade.GUESS, *, default: T, only: str = "") -> T:
+    """Return an attrs field with the gap that it settles."""
+    gap = {"gap": (settles, section, grade, only)}
+    return attrs.field(default=default, hash=not isinstance(default, Mapping), metadata=gap)
+
+
+@frozen(kw_only=True)
+class Choices:
+    """Base class. A field takes a value, a document or a text; a wrong one raises InvalidRequest."""
+
+    def __attrs_post_init__(self) -> None:
+        for name, default in _defaults(type(self)).items():
+            value = getattr(self, name)
+            if value is not default:
+                object.__setattr__(self, name, _read(name, value, _types(type(self))[name]))
+
+    @classmethod
+    def gaps(cls) -> Iterator[Gap]:
+        """Yield the gap that each field settles, with its default and grade, in order."""
+        for each in attrs.fields(cls):
+            settles, section, grade, only = each.metadata["gap"]
+            yield Gap(name=each.name, default=each.default, settles=settles, section=section, grade=grade, only=only)
+
+    @classmethod
+    def read(cls, name: str, given: object) -> Any:  # the field's type
+        """Return the value of a field, from a document of what differs from its default. Raises InvalidRequest."""
+        if name not in _types(cls):
+            raise InvalidRequest(f"{quoted_key(name)}: there is no such field of {cls.__name__}", field=name)
+        if isinstance(_defaults(cls)[name], Mapping):
+            given = _changed(name, _defaults(cls)[name], given)
+        return _read(name, given, _types(cls)[name])
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, object]) -> Self:
+        """Return the object of a document: its fields differ from their defaults. Raises InvalidRequest."""
+        return cls(**{name: cls.read(name, given) for name, given in document.items()})
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the document of this object: the fields that differ from their defaults."""
+        pairs = {name: (getattr(self, name), default) for name, default in _defaults(type(self)).items()}
+        return {name: document_of(value, default) for name, (value, default) in pairs.items() if value != default}
+
+
+def _defaults_of(kind: type[Choices]) -> dict[str, Any]:
+    return {each.name: each.default for each in attrs.fields(kind)}
+
+
+def _types_of(kind: type[Choices]) -> dict[str, Any]:
+    return get_type_hints(kind, localns=vars(collections.abc))
+
+
+# mypy takes no attrs class for hashable
+_defaults, _types = (cast("Callable[[type[Choices]], dict[str, Any]]", cache(of)) for of in (_defaults_of, _types_of))
+
+
+# ------------------------------------------------------------------------------ reading
+
+
+def _read(name: str, given: object, kind: Any) -> Any:  # the type of the field; its value
+    try:
+        return read_value(given, kind)
+    except ValueError as error:
+        raise InvalidRequest(f"{name}: {error}", field=name) from None
+
+
+def _changed(name: str, default: Mapping[str, Any], given: object) -> dict[str, object]:
+    changes = _read(name, given, Mapping[str, Any])
+    return {key: each for key, each in {**default, **changes}.items() if not (isinstance(each, str) and each == NONE)}
+
+
+def read_value(given: Any, kind: Any) -> Any:  # a type; a value of it
+    """Return the value of a type from a value, a document or a text. Raises ValueError with what is needed."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if type(None) in arguments:  # X | None
+        return None if given is None or given == NONE else read_value(given, arguments[0])
+    if origin is Mapping:
+        table = cast("Mapping[object, object]", entries) if isinstance(entries := _parsed(given), Mapping) else {None: None}
+        if not all(isinstance(key, str) for key in table):
+            raise ValueError(f'a table such as {{"KEY": "VALUE"}} is needed, not {quoted(given)}')
+        return MappingProxyType({str(key): _entry(str(key), each, arguments[1]) for key, each in table.items()})
+    if origin in {frozenset, tuple}:
+        entries = _parsed(given)
+        if not isinstance(entries, (list, tuple, set, frozenset)):
+            raise ValueError(f"a list is needed, not {quoted(given)}")
+        return cast("Any", origin)(read_value(each, arguments[0]) for each in cast("Iterable[object]", entries))
+    value = given if kind is Any else _single(given, arguments if origin is Literal else kind)
+    if value is None:
+        needed = NEEDED.get(kind) or f"one of {', '.join(map(str, cast('Iterable[object]', arguments or kind)))}"
+        raise ValueError(f"{needed} is needed, not {quoted(given)}")
+    return value
+
+
+def _entry(key: str, given: object, kind: Any) -> Any:  # a type; a value of it
+    try:
+        return read_value(given, kind)
+    except ValueError as error:
+        raise ValueError(f"{quoted_key(key)}: {error}") from None
+
+
+def _parsed(given: object) -> Any:  # JSON
+    """Return the list or the table of a text; anything else as it is."""
+    if not isinstance(given, str):
+        return given
+    if given.lstrip().startswith(("[", "{")):
+        try:
+            return json.loads(given.encode())
+        except ValueError:
+            raise ValueError("it begins like JSON, but is not") from None
+    return [part.strip() for part in given.split(",") if part.strip()]
+
+
+def _single(given: Any, kind: Any) -> Any:  # a type that is no collection
+    """Return the value of a type, or None for what is none."""
+    if kind is bool:
+        return (
+            {"true": True, "false": False}.get(given)
+            if isinstance(given, str)
+            else given
+            if given is True or given is False
+            else None
+        )
+    if kind in {int, float}:
+        return _number(given, kind)
+    if kind is str:
+        return given if isinstance(given, str) and given else None
+    if kind is tzinfo:
+        return given if isinstance(given, tzinfo) else _zone(given)
+    if kind is Code:
+        return given if isinstance(given, Code) else _code(given)
+    return next((each for each in kind if given == each), None)  # an enum, or the texts of a Literal
+
+
+def _number(given: Any, kind: type[float]) -> float | None:
+    if isinstance(given, bool) or not isinstance(given, (int, kind, str)):
+        return None
+    try:
+        number = kind(given if not isinstance(given, str) else given[:LONGEST_NUMBER])
+    except (ValueError, OverflowError):
+        return None
+    return number if 0 < number <= MOST else None
+
+
+def _zone(given: object) -> tzinfo | None:
+    if not isinstance(given, str) or not given:
+        return None
+    if given in {"UTC", "Z"}:
+        return UTC
+    from zoneinfo import ZoneInfo, available_timezones
+
+    try:
+        if found := OFFSET.fullmatch(given):
+            offset = timedelta(hours=int(found[2]), minutes=int(found[3]))
+            return timezone(-offset if found[1] == "-" else offset)
+        return ZoneInfo(given)
+    except (LookupError, ValueError, OSError):  # no such zone, or no name of one
+        if not available_timezones():
+            raise ValueError("this machine has no time zones: python -m pip install tzdata") from None
+        return None
+
+
+def _code(given: object) -> Code | None:
+    entries = dict(cast("Mapping[str, Any]", given)) if isinstance(given, Mapping) else {"error": given}
+    error = next((each for each in _errors(ApiError) if each.__name__ == entries.get("error")), None)
+    if error is None or entries.keys() - {"error", "grade", "note", "before_effect"}:
+        return None
+    grade, note = entries.get("grade", Grade.GUESS), entries.get("note", "")
+    before_effect = read_value(entries.get("before_effect", False), bool)
+    return Code(
+        error=error, grade=read_value(grade, Grade), note=read_value(note, str) if note else "", before_effect=before_effect
+    )
+
+
+def _errors(kind: type[ApiError]) -> Iterator[type[ApiError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _errors(each)
+
+
+# ------------------------------------------------------------------------------ writing
+
+
+def document_of(value: Any, default: object = None) -> Any:  # a value; JSON
+    """Return the document of a value; that of a mapping has what differs from its default."""
+    if isinstance(value, Mapping):
+        now, before = cast("Mapping[str, Any]", value), cast("Mapping[str, Any]", default)
+        changed = {key: document_of(each) for key, each in now.items() if key not in before or before[key] != each}
+        return changed | dict.fromkeys(before.keys() - now.keys(), NONE)
+    if isinstance(value, Code):
+        given = attrs.asdict(value, filter=lambda attribute, each: attribute.name == "error" or each != attribute.default)
+        given["error"] = value.error.__name__
+        return given if len(given) > 1 else given["error"]
+    if isinstance(value, frozenset):
+        return sorted(cast("frozenset[str]", value))
+    if isinstance(value, tzinfo):
+        return str(timezone(value.utcoffset(None)) if isinstance(value, timezone) else value)
+    return NONE if value is None else list(cast("tuple[object, ...]", value)) if isinstance(value, tuple) else value
+
+
+def spelled(document: object) -> str:
+    """Return the text of a document."""
+    return str(document) if isinstance(document, str) else json.dumps(document).decode()
+
+
+def differences(kind: type[Choices], kept: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return the fields in which two documents differ, each with both values as text.
+
+    A field that is not known here is one of a newer version.
+    """
+    defaults: dict[str, Any] = {
+        name: {} if isinstance(each, Mapping) else document_of(each) for name, each in _defaults(kind).items()
+    }
+    names = [name for name in dict.fromkeys([*defaults, *kept]) if kept.get(name) != given.get(name)]
+    values = [(name, defaults.get(name, "unknown")) for name in names]
+    return {name: (spelled(kept.get(name, default)), spelled(given.get(name, default))) for name, default in values}

@@ -1,0 +1,163 @@
+"""Addresses of proxies, from an option or the environment, and the hosts that need none (``NO_PROXY``).
+
+All transports and ``rbim doctor`` read them here. No message shows any part of an address: it may have a password.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import NamedTuple
+from urllib.parse import quote, unquote_to_bytes, urlsplit
+
+from rbim.errors import InvalidRequest
+
+__all__ = ["given_proxy", "proxies_from_env", "proxy_address", "proxy_for"]
+
+PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
+SYSTEM_HAS_SOME: bool = sys.platform in {"darwin", "win32"}
+SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
+HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9._-]+)(?::([0-9]{1,5}))?/?")
+HOW = (
+    "not the address of a proxy: use http://user:password@host:port (or https, socks5, socks5h); only the host is required;"
+    " in user and password, %XX stands for any character"
+)
+
+
+class _Setting(NamedTuple):
+    """An address with the name of its option or variable."""
+
+    name: str
+    address: str
+
+
+def proxy_address(address: str, name: str = "proxy") -> str:
+    """Return the address of a proxy with scheme and port, and with everything escaped in user and password.
+
+    User and password end at the last ``@``, and the user at the first ``:``: they may have any characters, escaped or not.
+    The default port is 80 (http), 443 (https) or 1080 (socks5, socks5h). Raises ValueError, which shows the ``name`` only.
+    """
+    scheme = SCHEME.match(address)
+    kind = scheme[1].lower() if scheme else "http"
+    login, at, target = (address[scheme.end() :] if scheme else address).rpartition("@")
+    try:
+        host = HOST.fullmatch(target if target.isascii() else target.encode("idna").decode())
+    except UnicodeError:
+        host = None
+    if host is None or kind not in PORTS or not 0 < int(host[2] or PORTS[kind]) < 2**16:
+        raise ValueError(f"{name}: {HOW}")
+    if host[1].startswith("[") and not isinstance(_ip(host[1][1:-1]), IPv6Address):
+        raise ValueError(f"{name}: {HOW}")
+    user, colon, password = (quote(unquote_to_bytes(each), safe="") for each in login.partition(":"))
+    shown = f"{user}{':' if colon else ''}{password}@" if at and login else ""
+    return f"{kind}://{shown}{host[1].lower()}:{host[2] or PORTS[kind]}"
+
+
+def given_proxy(address: str | None) -> str | None:
+    """Return the address in the option ``proxy`` as :func:`proxy_address` does. Raises InvalidRequest."""
+    try:
+        return None if address is None else proxy_address(address)
+    except ValueError as error:
+        message = str(error)
+    raise InvalidRequest(message, field="proxy")  # outside of the except block: no traceback shows the address
+
+
+def proxy_for(origin: str, given: str | None, *, trust_env: bool) -> str | None:
+    """Return the address of the proxy for an origin: the given one, else the environment's, else None. Raises ValueError."""
+    if given is not None:
+        return proxy_address(given)
+    setting = _from_env(origin) if trust_env else None
+    return None if setting is None else proxy_address(setting.address, setting.name)
+
+
+def proxies_from_env() -> list[str]:
+    """Return the addresses of all valid proxies of the environment, for any origin."""
+    found: list[str] = []
+    for setting in _proxies().values():
+        try:
+            found.append(proxy_address(setting.address))
+        except ValueError:
+            continue
+    return found
+
+
+def _from_env(origin: str) -> _Setting | None:
+    proxies = _proxies()
+    if not proxies:
+        return None
+    parts = urlsplit(origin)
+    setting = proxies.get(parts.scheme) or proxies.get("all")
+    if setting is None or _needs_none(origin, _variable("no_proxy")[1]):
+        return None
+    if not setting.name.lower().endswith("_proxy"):  # of the operating system, with exceptions of its own
+        from urllib.request import proxy_bypass
+
+        return None if proxy_bypass(parts.netloc) else setting
+    return setting
+
+
+def _proxies() -> dict[str, _Setting]:
+    """Return the proxies by scheme: those of the environment; if there are none on macOS and Windows, the system's."""
+    found = {kind: _Setting(*_variable(f"{kind}_proxy")) for kind in ("http", "https", "all")}
+    proxies = {kind: setting for kind, setting in found.items() if setting.address}
+    if proxies or not SYSTEM_HAS_SOME:
+        return proxies
+    from urllib.request import getproxies  # takes 13 ms to import
+
+    return {kind: _Setting("the system's proxy", address) for kind, address in getproxies().items() if kind in found}
+
+
+def _variable(name: str) -> tuple[str, str]:
+    """Return name and value of a variable: the one in lower case if it is set, even if it is empty, else in upper case.
+
+    A CGI program gets the header ``Proxy`` of its caller as ``HTTP_PROXY``: the variable is not read there.
+    """
+    if name in os.environ:
+        return name, os.environ[name].strip()
+    upper = name.upper()
+    forged = upper == "HTTP_PROXY" and "REQUEST_METHOD" in os.environ
+    return upper, "" if forged else os.environ.get(upper, "").strip()
+
+
+def _needs_none(origin: str, listed: str) -> bool:
+    """Return whether an origin is among the entries of ``NO_PROXY``, which commas or white space separate.
+
+    An entry is ``*``, a host with all hosts below it (``example.com``, ``.example.com``, ``*.example.com``), an address, or
+    a network (``10.0.0.0/8``, ``fd00::/8``); each but a network may end with a port, then with IPv6 in brackets. Names are
+    not looked up.
+    """
+    parts = urlsplit(origin)
+    host = (parts.hostname or "").rstrip(".")
+    port = parts.port or PORTS.get(parts.scheme)
+    address = _ip(host)
+    for entry in re.split(r"[,\s]+", listed.lower()):
+        name, _, wanted = entry[1:].partition("]") if entry.startswith("[") else (entry, "", "")
+        if not wanted and name.count(":") == 1:
+            name, _, wanted = name.partition(":")
+        if wanted.startswith("/"):  # [fd00::]/8
+            name, wanted = f"{name}{wanted}", ""
+        name, wanted = name.rstrip("."), wanted.removeprefix(":")
+        if name == "*" or ((not wanted or wanted == str(port)) and _covers(name, host, address)):
+            return True
+    return False
+
+
+def _covers(name: str, host: str, address: IPv4Address | IPv6Address | None) -> bool:
+    if address is None:
+        name = name.removeprefix("*").removeprefix(".")
+        return bool(name) and (host == name or host.endswith(f".{name}"))
+    if "/" not in name:
+        return address == _ip(name)
+    try:
+        return address in ip_network(name, strict=False)
+    except ValueError:
+        return False
+
+
+def _ip(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None

@@ -1,0 +1,1 @@
+INSERT INTO member VALUES ('g1','13800138000');

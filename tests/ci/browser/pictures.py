@@ -1,0 +1,144 @@
+"""The pictures of the local pages: what is shown is a real emulator's, with a service that it serves for two minutes.
+
+The page's clock is Playwright's, so that two minutes take less than one.
+"""
+
+import math
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+from io import BytesIO
+from random import Random
+
+import anyio
+from attrs import frozen
+from PIL import Image
+
+from helpers.rawclient import connected, signed
+from helpers_ci import browser as chromium
+from rbim.emulator import Emulator
+from rbim.emulator.faults.requests import Fault, Latency, Status, Throttle
+from rbim.emulator.server.server import serve
+
+SECONDS = 115
+SETTLED = 0.5  # seconds of real time until a view that was opened has what it asked for
+HEIGHT = 800
+NAMES = ["产品公告", "客户交流", "内部测试", "新品发布", "售后支持", "华东区销售", "合作伙伴", "周末值班"]
+
+
+@frozen
+class Shot:
+    """One picture: its width, its theme, its language, and the view that is open."""
+
+    width: int = chromium.WIDE
+    theme: str = "light"
+    language: str = "en-US"
+    view: str = "requests"
+
+
+async def emulator_pages(browser, folder, names):
+    """Take pictures of the emulator's page with traffic: all windows at once, then one file for each."""
+    random = Random(7)  # the same traffic each time
+    emulator = Emulator(seed=7)
+    emulator.never_logged_in("1009")
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(serve(emulator))
+        pages = {name: await window(stack, browser, server.url, EMULATOR[name]) for name in names}
+        raw = await stack.enter_async_context(connected(server))
+        groups = await made(emulator, raw)
+        emulator.faults.add(
+            Fault(effect=Latency(0.02, sigma=0.8), probability=0.4),
+            Fault(effect=Throttle(46, retry_after=1)),
+            Fault(effect=Status(503), operation="QueryGroupDetail", probability=0.04),
+        )
+        for second in range(SECONDS):
+            rate = 18 + 14 * math.sin(second / 9) + 22 * math.exp(-(((second - 80) / 7) ** 2)) + random.uniform(-3, 3)
+            for _ in range(max(1, round(rate))):
+                await raw.ask(a_request(emulator, random, groups))
+            await pass_a_second(pages.values(), emulator)
+        for name, page in pages.items():
+            view = EMULATOR[name].view
+            if view == "request":
+                await page.locator("#panel-requests tbody tr button").nth(2).click()
+            elif view != "requests":
+                await page.locator(f"#tab-{view}").click()
+        for page in pages.values():
+            await anyio.sleep(SETTLED)
+            await page.clock.run_for(10)
+        for name, page in pages.items():
+            path = folder / f"{name}.png"
+            path.write_bytes(small(await page.screenshot()))
+            yield path
+
+
+async def window(stack, browser, url, shot):
+    """Open the page with a clock that the caller moves."""
+    context = await browser.new_context(
+        viewport={"width": shot.width, "height": HEIGHT},
+        color_scheme=shot.theme,
+        locale=shot.language,
+        reduced_motion="reduce",
+    )
+    stack.push_async_callback(context.close)
+    page = await context.new_page()
+    await page.clock.install(time=datetime.now())  # noqa: DTZ005  # of this machine, as a browser's
+    await page.goto(url)
+    await page.clock.pause_at(datetime.now() + timedelta(seconds=2))  # noqa: DTZ005
+    return page
+
+
+async def pass_a_second(pages, emulator):
+    """Wait until each page has all requests, and let a second of its time pass."""
+    for page in pages:
+        while (await page.locator("#total").inner_text()).replace(",", "") != str(emulator.requests.count):
+            await anyio.sleep(0.02)
+        await page.clock.run_for(1000)
+
+
+async def made(emulator, raw):
+    """Make the groups, with members, invitations and requests to join; return their ids."""
+    found = []
+    for number, name in enumerate(NAMES):
+        permission = "1" if number % 3 == 1 else "0"
+        answer = await raw.ask(signed(emulator, "CreateGroup", name=name, type=str(number % 5), permission=permission))
+        group_id = answer.document["groupId"]
+        found.append(group_id)
+        members = [str(1001 + (number * 7 + each) % 90) for each in range(5 + number * 4)]
+        await raw.ask(signed(emulator, "InviteJoinGroup", groupId=group_id, members=members, confirm="1"))
+        if permission == "1":
+            await raw.ask(signed(emulator, "InviteJoinGroup", groupId=group_id, members=["2001", "2002"], confirm="0"))
+            await raw.ask(signed(emulator, "JoinGroup", groupId=group_id, userName="2003"))
+    return found
+
+
+def a_request(emulator, random, groups):
+    """Return the bytes of the next request of a service."""
+    group_id, account = random.choice(groups), str(random.randint(1001, 1090))
+    kind = random.random()
+    if kind < 0.45:
+        return signed(emulator, "QueryGroupDetail", groupId=group_id)
+    if kind < 0.75:
+        members = [str(random.randint(3000, 9000)) for _ in range(random.randint(1, 9))]
+        return signed(emulator, "InviteJoinGroup", groupId=group_id, members=members, confirm="0")
+    if kind < 0.85:
+        return signed(emulator, "JoinGroup", groupId=group_id, userName=account)
+    if kind < 0.95:
+        return signed(emulator, "SearchPublicGroups", name=random.choice(NAMES)[:2])
+    return signed(emulator, "QueryGroupDetail", groupId="g80000000000000")
+
+
+def small(png):
+    """Return a picture with 256 colours, which a page has hardly more of."""
+    buffer = BytesIO()
+    Image.open(BytesIO(png)).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
+EMULATOR = {
+    "emulator-page-light": Shot(),
+    "emulator-page-dark": Shot(theme="dark", view="faults"),
+    "emulator-page-narrow-light": Shot(width=chromium.NARROW, language="zh-CN"),
+    "emulator-page-narrow-dark": Shot(width=chromium.NARROW, theme="dark", language="zh-CN", view="groups"),
+    "emulator-request": Shot(view="request"),
+}
+PICTURES = dict.fromkeys(EMULATOR, emulator_pages)
+"""The function that takes each picture, by the name of its file without ``.png``."""

@@ -1,0 +1,100 @@
+"""Handlers with a database: PostgreSQL, and a pool of asyncpg that the application or `around` made."""
+
+from contextvars import ContextVar
+from functools import partial
+
+import anyio
+import asyncpg
+import pytest
+
+from helpers.credentials import CREDENTIALS
+from helpers.receiving import body, post
+from helpers_ci.postgres import needs_postgres, postgres
+from rbim.callbacks import Event, HandlerContext, HandlingFailed, Receiver, SqliteInbox
+
+COPIES, GROUPS = 60, 12
+TENANT: ContextVar[str] = ContextVar("TENANT", default="none")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with postgres() as address:
+        yield address
+
+
+@pytest.fixture
+def rows(server):
+    """Give the rows of a table that is empty before the test, by a connection of its own in a loop of its own."""
+
+    async def do(sql):
+        connection = await asyncpg.connect(server)
+        try:
+            return await connection.fetch(sql)
+        finally:
+            await connection.close()
+
+    anyio.run(do, "DROP TABLE IF EXISTS copies")
+    anyio.run(do, "CREATE TABLE copies (key text, tenant text)")
+    return lambda: anyio.run(do, "SELECT * FROM copies")
+
+
+async def insert(pool, key):
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("INSERT INTO copies VALUES ($1, $2)", key, TENANT.get())
+        await connection.fetchval("SELECT pg_sleep(0.002)")
+
+
+async def deliver(receiver, inbox):
+    async with anyio.create_task_group() as tasks:
+        for number in range(COPIES):
+            tasks.start_soon(partial(post, receiver, body(msgId=str(number), to=f"g{number % GROUPS}")))
+    with anyio.fail_after(15):
+        while (await inbox.counts()).done < COPIES:
+            await anyio.sleep(0.01)
+
+
+@needs_postgres
+def test_a_handler_uses_the_pool_and_the_context_of_the_application(server, rows, tmp_path):
+    inbox, failed = SqliteInbox(tmp_path / "events.db"), []
+    receiver = Receiver(credentials=CREDENTIALS, sink=inbox, observers=[failed.append])
+
+    async def main():
+        TENANT.set("a")
+        async with asyncpg.create_pool(server, min_size=2, max_size=5) as pool:
+
+            @receiver.fallback
+            async def store(_: Event, handling: HandlerContext) -> None:
+                await insert(pool, handling.key)
+
+            async with receiver, anyio.create_task_group() as tasks:
+                for _ in range(5):  # the application uses the pool as well
+                    tasks.start_soon(pool.fetchval, "SELECT pg_sleep(0.05)")
+                await deliver(receiver, inbox)
+
+    anyio.run(main)
+    assert [each for each in failed if isinstance(each, HandlingFailed)] == []
+    found = rows()
+    assert len({row["key"] for row in found}) == len(found) == COPIES
+    assert {row["tenant"] for row in found} == {"a"}
+
+
+@needs_postgres
+def test_a_handler_uses_the_pool_that_around_made(server, rows, tmp_path):
+    inbox = SqliteInbox(tmp_path / "events.db")
+    receiver = Receiver(
+        credentials=CREDENTIALS,
+        sink=inbox,
+        around=lambda: asyncpg.create_pool(server, min_size=1, max_size=5),
+    )
+
+    @receiver.fallback
+    async def store(_: Event, handling: HandlerContext) -> None:
+        await insert(handling.resource, handling.key)
+
+    async def main():
+        async with receiver:
+            await deliver(receiver, inbox)
+
+    anyio.run(main)
+    found = rows()
+    assert len({row["key"] for row in found}) == len(found) == COPIES

@@ -1,0 +1,162 @@
+"""``rbim invite`` as a process at a terminal of its own: Ctrl-C, and the command that is printed for going on."""
+
+import os
+import re
+import select
+import stat
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from helpers.job_commands import invitations, members
+from helpers.paths import ROOT
+from rbim.cli.exit_codes import JobExit
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+
+PATIENCE = 60
+CTRL_C = b"\x03"
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+AT_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from rbim.cli import main; main()"
+
+
+class Terminal:
+    """A process whose terminal we are."""
+
+    def __init__(self, *tokens, env):
+        self._ours, theirs = os.openpty()
+        os.set_blocking(self._ours, False)
+        command = [sys.executable, "-c", AT_TERMINAL, *map(str, tokens)]
+        self.process = subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True, close_fds=True
+        )
+        os.close(theirs)
+        self.text = ""
+
+    def type(self, keys):
+        os.write(self._ours, keys)
+
+    def see(self, pattern):
+        """Wait until something is seen; return what was seen since the last one."""
+        until = time.monotonic() + PATIENCE
+        while (match := re.search(pattern, self.text)) is None:
+            assert time.monotonic() < until, self.text
+            assert self._read(), f"it ended: {self.text}"
+        seen, self.text = self.text[: match.end()], self.text[match.end() :]
+        return seen
+
+    def end(self):
+        """Wait for the end; return the exit code and all that was still to be seen."""
+        while self._read():
+            pass
+        return self.process.wait(PATIENCE), self.text
+
+    def _read(self):
+        assert select.select([self._ours], [], [], PATIENCE)[0], f"silence after: {self.text}"
+        try:
+            found = os.read(self._ours, 65536)
+        except OSError:  # nobody has it open any more
+            return False
+        self.text += ANSI.sub("", found.decode(errors="replace")).replace("\r", "")
+        return bool(found)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait(PATIENCE)
+        os.close(self._ours)
+
+
+@pytest.fixture
+def env(served_platform, tmp_path):
+    """The environment of a shell in which ``rbim`` is a command."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    command = folder / "rbim"
+    command.write_text(f"#!{sys.executable}\nfrom rbim.cli import main\n\nmain()\n", encoding="utf-8")
+    command.chmod(command.stat().st_mode | stat.S_IXUSR)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RBIM_", "COVERAGE_"))}
+    return kept | {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "TERM": "xterm",
+        "COLUMNS": "100",
+        "RBIM_BASE_URL": served_platform[1],
+        "RBIM_APP_ID": "app",
+        "RBIM_APP_TOKEN": "the-token",
+        "RBIM_USER_NAME": "admin",
+    }
+
+
+@contextmanager
+def terminal(*tokens, env):
+    opened = Terminal(*tokens, env=env)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def printed_command(text):
+    """Return the command that was printed to go on with, as it stands."""
+    (line,) = [line for line in text.splitlines() if line.startswith("rbim job resume ")]
+    return line
+
+
+def in_a_shell(command, env):
+    return subprocess.run(
+        ["sh", "-c", command], env=env, cwd="/", capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+
+
+def test_ctrl_c_lets_requests_end_and_the_printed_command_does_the_rest(platform, group, env, tmp_path):
+    file = tmp_path / "it's a list.csv"
+    file.write_text("group,account\n" + "".join(f"{group},u{number}\n" for number in range(20)), encoding="utf-8")
+    platform.requests.clear()
+    platform.door.holding = True
+
+    with terminal("invite", file, "--chunk", "1", "--concurrency", "2", "--no-adaptive", env=env) as shown:
+        shown.see(r"journal: .*\n")
+        shown.see("2 of 2 in flight")  # the bar is there
+        shown.type(CTRL_C)
+        shown.see(r"stopping: waiting for 2 requests in flight; Ctrl-C again to abandon them\n")
+        platform.door.holding = False
+        code, text = shown.end()
+
+    assert code == JobExit.INTERRUPTED
+    assert re.search(r"invited +2 .*\n +skipped +18 .* 18 not sent", text)
+    assert len(members(platform, group)) == len(invitations(platform)) == 2
+    ended = in_a_shell(printed_command(text), env)
+
+    assert ended.returncode == JobExit.DONE, ended.stderr
+    assert re.search(r"invited +20 +100\.0%", ended.stdout)
+    assert members(platform, group) == {f"u{number}" for number in range(20)}
+    assert len(invitations(platform)) == 20  # nobody was invited twice
+
+
+def test_two_ctrl_c_abandon_what_is_in_flight_and_the_printed_command_sends_it_again(platform, group, env, tmp_path):
+    file = tmp_path / "members.csv"
+    file.write_text("group,account\n" + "".join(f"{group},u{number}\n" for number in range(9)), encoding="utf-8")
+    platform.requests.clear()
+    platform.door.holding = True
+
+    tokens = ["--chunk", "1", "--concurrency", "2", "--no-adaptive"]
+    with terminal("invite", file, *tokens, env=env) as shown:
+        shown.see("2 of 2 in flight")
+        shown.type(CTRL_C)
+        shown.see("stopping: waiting for 2 requests in flight")
+        shown.type(CTRL_C)
+        shown.see("stopped at once: requests in flight may still take effect")
+        code, text = shown.end()
+
+    assert code == JobExit.INTERRUPTED
+    assert re.search(r"unknown +2 ", text)
+    assert len(invitations(platform)) == 2
+    platform.door.holding = False
+    ended = in_a_shell(printed_command(text), env)
+
+    assert ended.returncode == JobExit.DONE, ended.stderr
+    assert members(platform, group) == {f"u{number}" for number in range(9)}
+    assert len(invitations(platform)) == 11

@@ -1,0 +1,69 @@
+"""``rbim demo`` as a process: at a terminal, and interrupted."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from rich.cells import cell_len
+
+from rbim.cli import Exit
+
+DEMO = [sys.executable, "-c", "from rbim.cli import main; main()", "demo"]
+PATIENCE = 120
+CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def on_a_terminal(*flags, width=80):
+    """Run the demo with a terminal as its standard output and return its lines as they are seen at the end."""
+    pty, termios = pytest.importorskip("pty"), pytest.importorskip("termios")
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (50, width))
+    environment = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES", "NO_COLOR"}}
+    with subprocess.Popen(
+        [*DEMO, *flags], stdin=theirs, stdout=theirs, stderr=theirs, env=environment | {"TERM": "xterm"}
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        try:
+            while part := os.read(ours, 65536):
+                seen += part
+        except OSError:  # the other end is closed
+            pass
+        os.close(ours)
+        code = process.wait(PATIENCE)
+    text = CONTROLS.sub("", seen.decode())
+    return code, [line.rpartition("\r")[2] for line in text.replace("\r\n", "\n").split("\n")]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are sent otherwise there")
+def test_an_interrupt_ends_it_at_once(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("group,account\n" + "".join(f"group-{number % 99},user-{number}\n" for number in range(100_000)))
+
+    with subprocess.Popen(
+        [*DEMO, "--csv", file], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
+    ) as process:
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+
+    assert first.endswith(" of 100,000 accounts\n")
+    assert "100,000 of 100,000" not in out
+    assert (process.returncode, err) == (Exit.INTERRUPTED, "")
+
+
+def test_a_terminal_shows_a_bar_and_tables_within_its_width():
+    width = 80
+    code, lines = on_a_terminal(width=width)
+
+    assert code == Exit.DONE
+    assert lines[0].startswith("Inviting ━")
+    assert "5000/5000 accounts" in lines[0]
+    assert max(map(cell_len, lines)) <= width
+    heading, _, *rows = next(lines[i : i + 5] for i, line in enumerate(lines) if line.startswith("group "))
+    assert {cell_len(row.rstrip()) for row in rows} == {cell_len(heading.rstrip())}
+    assert [row.split()[0] for row in rows] == ["产品公告", "客户交流", "内部测试"]
+    assert "each group has the invited accounts and its owner" in "\n".join(lines)

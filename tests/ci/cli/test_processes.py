@@ -1,0 +1,142 @@
+"""Commands as processes: the emulator and a receiver that other commands use, a real terminal, streams that are closed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rbim.cli import run
+from rbim.cli.exit_codes import Exit
+
+PATIENCE = 60
+COMMAND = [sys.executable, "-c", "from rbim.cli import main; main()"]
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
+
+
+@contextmanager
+def process(*tokens, env, patience=PATIENCE, **options):
+    """Give a process of rbim, and end it, at the latest after ``patience`` seconds."""
+    with subprocess.Popen(
+        [*COMMAND, *map(str, tokens)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=CLEAN | {"PYTHONUTF8": "1"} | env,
+        encoding="utf-8",
+        **options,
+    ) as popen:
+        watchdog = threading.Timer(patience, popen.kill)
+        watchdog.start()
+        try:
+            yield popen
+        finally:
+            watchdog.cancel()
+            popen.kill()
+
+
+@pytest.fixture(scope="module")
+def environment():
+    """The variables that an emulator as a process of its own prints for a shell."""
+    with process("emulator", "--port", "0", env={}, patience=20 * PATIENCE) as popen:  # as long as all tests here
+        url = popen.stdout.readline().strip()
+        lines = [popen.stdout.readline() for _ in range(5)]
+        told = dict(re.findall(r"^export (\w+)=(\S+)$", "".join(lines), re.MULTILINE))
+        assert told["RBIM_BASE_URL"] == url
+        yield told
+        popen.send_signal(signal.SIGTERM)
+        assert popen.wait(PATIENCE) == Exit.DONE
+
+
+@pytest.fixture(autouse=True)
+def reader(environment, tmp_path, bare_environment):
+    """Somebody in a directory of their own, whose platform is the emulator."""
+    for name, value in environment.items():
+        bare_environment.setenv(name, value)
+    bare_environment.chdir(tmp_path)
+
+
+@pytest.fixture
+def document(capsys):
+    """Run a command in this process that must succeed with ``--json``; return what it prints."""
+
+    def call(*tokens):
+        assert run([*map(str, tokens), "--json"]) == Exit.DONE
+        return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    return call
+
+
+@pytest.fixture
+def group(document):
+    return document("groups", "create", "--name", "产品公告", "--type", "vip")["group_id"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+def test_the_question_is_asked_at_a_real_terminal(environment, group, document):
+    ours, theirs = os.openpty()
+    env = CLEAN | environment | {"PYTHONUTF8": "1"}
+    with subprocess.Popen(
+        [*COMMAND, "groups", "delete", group], stdin=theirs, stdout=theirs, stderr=theirs, env=env
+    ) as popen:
+        os.close(theirs)
+        seen = b""
+        while b"[y/N] " not in seen:
+            seen += os.read(ours, 1000)
+        os.write(ours, b"y\n")
+        assert popen.wait(PATIENCE) == Exit.DONE
+    os.close(ours)
+    assert f"permanently delete group {group}".encode() in seen
+    assert document("groups", "search", "--group-id", group) == {"groups": []}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("tokens", [["--help"], ["operations", "--json"]])
+def test_an_output_that_cannot_be_written_is_a_line(tokens):
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [*COMMAND, *tokens], stdout=full, stderr=subprocess.PIPE, env=CLEAN, timeout=PATIENCE, check=False, text=True
+        )
+    assert (done.returncode, len(done.stderr.splitlines())) == (Exit.READER_LEFT, 1)
+    assert "cannot write the output: No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("tokens", [["--help"], ["groups", "--help"], ["operations"]])
+def test_who_closes_the_pipe_gets_a_code_of_its_own(tokens):
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [*COMMAND, *tokens], stdout=writing, stderr=subprocess.PIPE, env=CLEAN, timeout=PATIENCE, check=False
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (Exit.READER_LEFT, b"")
+
+
+def in_fresh_interpreter(code, *, env=None):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        encoding="utf-8",
+        env=env,
+    )
+
+
+def test_json_is_valid_on_any_output(group, monkeypatch):
+    code = f"from rbim.cli import main; main(['groups', 'detail', {group!r}, '--json'])"
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+
+    done = in_fresh_interpreter(code)
+
+    assert done.returncode == Exit.DONE
+    assert done.stdout.isascii()
+    assert json.loads(done.stdout)["name"] == "产品公告"

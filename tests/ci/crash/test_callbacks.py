@@ -1,0 +1,221 @@
+"""Servers are killed under load, by the test, by a message and by deploys: what was answered 200 is handled, in order.
+
+Real processes, real clients over sockets, ``kill -9``. The client sends each conversation's messages one by one, the next
+when the one before was answered 200, and sends one again for as long as it was not, as high-guarantee copy does.
+"""
+
+import http.client
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from helpers_ci.copycrew import DEAD, DONE, Servers, signed
+
+CONVERSATIONS = 8
+KILLER = "killer"
+
+
+class Conversation(threading.Thread):
+    """Sends one conversation's messages in order, each until it is answered 200, to one server or another.
+
+    ``texts`` has what the handlers of the messages do; without it, messages are sent until ``over`` is set.
+    """
+
+    def __init__(self, name, servers, over, seed, texts=None):
+        super().__init__(daemon=True)
+        self.conversation = name
+        self.servers = servers
+        self.over = over
+        self.texts = texts
+        self.chance = random.Random(seed)
+        self.accepted = 0
+        self.resent = 0
+        self.failure = None
+        self.not_accepted = {None, 503}
+
+    def run(self):
+        try:
+            while not self.over.is_set() and self.texts != []:
+                self.send(self.accepted + 1, self.texts.pop(0) if self.texts else "")
+                self.accepted += 1
+        except Exception as error:
+            self.failure = error
+
+    def send(self, number, does):
+        again = False
+        until = time.monotonic() + 30
+        while (status := self.post(number, does, again=again)) != 200:
+            assert status in self.not_accepted, status
+            assert time.monotonic() < until, "no server answers"
+            again = True
+            self.resent += 1
+            threading.Event().wait(0.01)
+
+    def post(self, number, does, *, again):
+        headers, body = signed(self.conversation, number, does, again=again)
+        port = self.chance.choice(self.servers.ports)
+        if port is None:
+            return None  # its process begins
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        try:
+            connection.request("POST", "/", body, headers)
+            return connection.getresponse().status
+        except (OSError, http.client.HTTPException):
+            return None  # killed before, while or after it took it: unknown
+        finally:
+            connection.close()
+
+
+def send_all(senders):
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join(timeout=40)
+    assert [sender.failure for sender in senders] == [None] * len(senders)
+
+
+def kill_one(crew, chance, how=signal.SIGKILL):
+    """Kill a server and start another; return what was recorded by then, and the length of the log."""
+    index = chance.randrange(len(crew.processes))
+    process = crew.processes[index]
+    process.send_signal(how)
+    code = process.wait(timeout=30)
+    assert how == signal.SIGKILL or code in {0, -signal.SIGTERM}
+    # an event that is recorded now was handled before now, and must not begin again. First look, then measure the log
+    recorded, lines = crew.keys(DONE), len(crew.written())
+    crew.replace(index)
+    return recorded, lines
+
+
+def crash_again_and_again(folder, *, servers, rounds, how=signal.SIGKILL):
+    """End servers under load; return the figures, once everything was found in order."""
+    chance = random.Random(rounds)
+    crew = Servers(folder, servers)
+    over = threading.Event()
+    senders = [Conversation(f"g{number}", crew, over, number) for number in range(CONVERSATIONS)]
+    kills = []
+    try:
+        for sender in senders:
+            sender.start()
+        for _ in range(rounds):
+            over.wait(0.15 + chance.random() * 0.5)
+            kills.append(kill_one(crew, chance, how))
+        over.set()
+        for sender in senders:
+            sender.join(timeout=40)
+        crew.wait_until_none_waits(60)
+        done, dead = crew.keys(DONE), crew.keys(DEAD)
+    finally:
+        over.set()
+        codes = crew.end()
+    assert [sender.failure for sender in senders] == [None] * CONVERSATIONS
+    assert set(codes) <= {0, -signal.SIGTERM}  # uvicorn ends with the signal that ended it, once all is in order
+    assert dead == set()
+
+    lines = crew.written()
+    handled = Counter((conversation, number) for what, _, conversation, number, _ in lines if what == "handled")
+    crew.check_order()
+    for sender in senders:
+        lost = {number for number in range(1, sender.accepted + 1) if not handled[sender.conversation, number]}
+        assert lost == set(), "answered 200 and not handled"
+    for before, length in kills:
+        again = {key for _, key, *_ in lines[length:]}
+        assert before & again == set(), "begun again after its handling was recorded"
+    assert done == {key for what, key, *_ in lines if what == "handled"}
+    accepted = sum(sender.accepted for sender in senders)
+    twice = sum(count - 1 for count in handled.values())
+    if how == signal.SIGTERM:
+        assert twice == 0, "a handler that had its time was not recorded"
+    return (
+        f"{rounds} kills ({how.name}) of {servers} server(s): {accepted} events answered 200, {len(handled)} handled, "
+        f"{twice} of them a second time before it was recorded, "
+        f"{sum(sender.resent for sender in senders)} sends without an answer"
+    )
+
+
+def test_a_killed_server_loses_nothing_and_handles_nothing_again_that_was_recorded(tmp_path, capsys):
+    said = crash_again_and_again(tmp_path, servers=2, rounds=5)
+    with capsys.disabled():
+        sys.stdout.write(f"\n{said}\n")
+
+
+def test_servers_that_are_ended_under_load_lose_nothing_and_handle_nothing_twice(tmp_path, capsys):
+    said = crash_again_and_again(tmp_path, servers=2, rounds=3, how=signal.SIGTERM)
+    with capsys.disabled():
+        sys.stdout.write(f"\n{said}\n")
+
+
+def a_message_that_kills(folder, *, servers, lease, healthy, waits, dies, how="dies"):
+    """Let one message end each process that handles it, beside 12 healthy conversations; return the figures.
+
+    ``healthy``: the number of messages of each; ``waits``, ``dies``: seconds of a healthy handler, and until the end.
+    ``how``: "dies", or "cancels", which cancels all tasks of the server.
+    """
+    crew = Servers(folder, servers, lease=lease)
+    over = threading.Event()
+    senders = [Conversation(f"g{each}", crew, over, each, [f"waits {waits}"] * healthy) for each in range(12)]
+    senders.append(Conversation(KILLER, crew, over, 12, ["", f"{how} {dies}", ""]))
+    for sender in senders:
+        sender.not_accepted |= {500} if how == "cancels" else set()  # uvicorn's answer of a task that is cancelled
+    try:
+        with crew.supervised():
+            send_all(senders)
+            crew.wait_until_none_waits(90)
+        dead, done = crew.keys(DEAD), crew.keys(DONE)
+    finally:
+        crew.end()
+
+    lines = crew.written()
+    (killing,) = {key for _, key, conversation, number, _ in lines if (conversation, number) == (KILLER, 2)}
+    assert dead == {killing}, "a message that kills its process buries others"
+    assert len(done) == 12 * healthy + 2
+    assert done == {key for what, key, *_ in lines if what == "handled"}
+    crew.check_order(dead=dead)
+    begun = Counter(key for what, key, *_ in lines if what == "begun")
+    crashes = begun.pop(killing)
+    assert crashes <= crew.replaced + (how == "cancels")  # such a process ends later than others have its events
+    return (
+        f"{servers} server(s), {12 * healthy} healthy messages: the one that kills was begun {crashes} times, "
+        f"others at most {max(begun.values())} times"
+    )
+
+
+@pytest.mark.parametrize("how", ["dies", "cancels"])
+def test_a_message_that_kills_its_process_is_the_only_dead_letter(tmp_path, capsys, how):
+    said = a_message_that_kills(tmp_path, servers=2, lease=0.5, healthy=2, waits=0.25, dies=0.1, how=how)
+    with capsys.disabled():
+        sys.stdout.write(f"\n{said}\n")
+
+
+def deploy(folder, *, times, attempts):
+    """End a server again and again while handlers run: by SIGTERM, and by ``kill -9`` before they have ended."""
+    crew = Servers(folder, 1, attempts=attempts)
+    over = threading.Event()
+    senders = [Conversation(f"g{each}", crew, over, each, ["waits 1.5", ""]) for each in range(4)]
+    try:
+        send_all(senders)
+        for number in range(times):
+            crew.wait_until_begun(len(senders) * (number + 1))
+            assert crew.keys(DEAD) == set(), f"buried after {number} deploys"
+            (process,) = crew.processes
+            process.send_signal(signal.SIGTERM)
+            over.wait(0.5)
+            assert process.poll() is None, "it did not wait for its handlers"
+            process.kill()
+            crew.replace(0)
+        crew.wait_until_none_waits(60)
+        dead, done = crew.keys(DEAD), crew.keys(DONE)
+    finally:
+        crew.end()
+    assert dead == set()
+    assert len(done) == 2 * len(senders)
+    crew.check_order()
+
+
+def test_deploys_bury_no_message(tmp_path):
+    deploy(tmp_path, times=4, attempts=3)

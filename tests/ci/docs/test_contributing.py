@@ -1,0 +1,92 @@
+"""The tasks of contributors: docs/CONTRIBUTING.md, CI, the hooks and the workflow name those of pyproject.toml."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from helpers.paths import ROOT
+
+PAGE = "docs/CONTRIBUTING.md"
+TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
+TASKS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["poe"]["tasks"]
+
+
+def steps(task):
+    """Return the commands or tasks that a task runs."""
+    return TASKS[task].get("sequence") or [TASKS[task]["cmd"]]
+
+
+def called(text):
+    return set(re.findall(r"\bpoe (\w+)", text))
+
+
+def parsed(path):
+    return pytest.importorskip("yaml").safe_load((ROOT / path).read_text(encoding="utf-8"))
+
+
+def test_the_table_of_tasks_is_that_of_the_project():
+    rows = re.findall(r"^\| `poe (\w+)` \| (.*) \|$", TEXT, re.MULTILINE)
+    assert rows == [(name, task["help"]) for name, task in TASKS.items()]
+
+
+def test_ci_runs_all_that_is_checked():
+    """The tests are there as the README's command, with the coverage."""
+    assert called((ROOT / ".ci" / "run").read_text(encoding="utf-8")) == {*steps("check")} - {"tests"}
+
+
+def test_the_workflow_runs_the_tests_and_the_script():
+    jobs = parsed(".github/workflows/ci.yml")["jobs"].values()
+    runs = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+    assert runs == ['python -m pip install -e ".[dev]"', "poe tests", ".ci/run"]
+
+
+def test_every_path_that_the_page_names_exists():
+    """But for that of a page, and for what is built."""
+    named = set(re.findall(r"`([\w./-]+/[\w./-]*|\.[\w-]+\.yaml|[\w.-]+\.(?:toml|md))`", TEXT))
+    missing = {path for path in named if not (ROOT / path).exists()}
+    assert missing - {"dist/"} == {"docs/_derive/words/PAGE.toml"}
+
+
+CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_ci_requires_the_programs_that_tests_would_be_skipped_without():
+    """A name that CI requires stands in the reason for which some test is skipped."""
+    (table,) = re.findall(r"^programs='(.*?)'$", CI, re.MULTILINE | re.DOTALL)
+    required = {line.split()[0] for line in table.splitlines()} | {"nats-server"}
+    texts = [file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("*.py")]
+    assert {
+        name for name in required if not any(re.search(rf"(reason=|skip\().*\b{name}\b", text) for text in texts)
+    } == set()
+
+
+SKIPPED = """
+import pytest
+def test_a(): pytest.skip("promtool is not installed")
+def test_b(): pytest.importorskip("no_such_package")
+"""
+SKIPPED_MODULE = """
+import pytest
+pytest.importorskip("no_such_package")
+"""
+
+
+@pytest.mark.ci
+def test_a_test_without_a_required_program_or_package_fails(tmp_path):
+    (tmp_path / "test_made.py").write_text(SKIPPED, encoding="utf-8")
+    (tmp_path / "test_module.py").write_text(SKIPPED_MODULE, encoding="utf-8")
+    options = ["-q", "-p", "no:cacheprovider", "-p", "conftest", "-c", os.devnull, "--continue-on-collection-errors"]
+    command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
+    counts = {}
+    for required in ("nginx promtool", "import"):
+        environment = os.environ | {"TESTS_REQUIRE": required, "PYTHONPATH": str(ROOT / "tests")}
+        ran = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
+        counts[required] = ran.stdout.splitlines()[-1].partition(" in ")[0]
+    assert counts == {
+        "nginx promtool": "1 failed, 2 skipped",
+        "import": "1 failed, 1 skipped, 1 error",
+    }

@@ -1,0 +1,410 @@
+"""The cookbook, docs/cookbook.md: each program runs as it stands, for a reader whose platform is the emulator over HTTP."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import sqlite3
+import subprocess
+import sys
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+import asyncpg
+import pytest
+import trustme
+from openpyxl import Workbook
+
+from helpers.pages import blocks_of, run, run_program
+from helpers.paths import ROOT
+from helpers.serving import served
+from helpers_ci.postgres import needs_postgres, postgres
+from helpers_ci.recipes import ASGI
+from rbim import AsyncClient, GroupType, InviteJoinGroup
+from rbim.bulk import InviteJob
+from rbim.callbacks import Receiver, SqliteInbox, sign
+from rbim.cli import build_app
+from rbim.clock import SystemClock
+from rbim.emulator import Emulator
+from rbim.emulator.faults import Code, Fault
+
+pytest_plugins = ["pytester"]
+
+PAGE = "docs/cookbook.md"
+BLOCKS = {}
+for each in blocks_of(PAGE, "python", "sh"):
+    if each.not_run is None:
+        BLOCKS.setdefault(each.title, []).append(each.text)
+
+DATABASE = "How do I invite accounts from a database?"
+EXCEL = "How do I invite accounts from an Excel file?"
+GBK = "How do I read a file in GBK?"
+NIGHT = "How do I run a job every night?"
+WHO = "Who was not invited?"
+RETRY = "How do I retry the accounts that failed?"
+FASTAPI = "How do I make calls and receive callbacks in one FastAPI application?"
+DJANGO = "How do I call rbim in Django?"
+JUPYTER = "How do I use rbim in a Jupyter notebook?"
+STOP = "How do I stop a program without losing anything?"
+RATE = "How do I limit the rate over several processes?"
+TENANT = "How do I keep one slow tenant from holding up others?"
+AUTHORITY = "How do I trust the certificate of our own authority?"
+HANDLERS = "How do I test my callback handlers?"
+MOVE = "How do I move an inbox to another machine?"
+FAULTS = "How do I test my code with faults?"
+SENT = "How do I see what was sent?"
+FIND = "How do I find a group, or its members?"
+AS_THEY_STAND = ["How do I connect through a proxy?", "Which transport is the fastest?", "How do I rotate a token?"]
+"""Programs that only make a client or a receiver: other tests use what they make."""
+
+
+RUN = [
+    *(DATABASE, EXCEL, GBK, NIGHT, WHO, RETRY, FASTAPI, DJANGO, JUPYTER, STOP, RATE, TENANT, AUTHORITY, HANDLERS),
+    *(MOVE, FAULTS, SENT, FIND),
+]
+
+
+def test_every_block_is_run_here():
+    assert {*BLOCKS} == {*RUN, *AS_THEY_STAND}
+
+
+@pytest.mark.parametrize("page", [PAGE, "docs/faq.md", "docs/migration.md", "docs/windows-macos.md"])
+def test_a_command_in_a_sentence_is_one_of_rbim(page):
+    """One with a flag or a file is complete."""
+    app = build_app()
+    for command in re.findall(r"`rbim ([^`]+)`", (ROOT / page).read_text(encoding="utf-8")):
+        words = shlex.split(command)
+        if re.search(r"--|\.", command):
+            app.parse_args(words, exit_on_error=False, print_error=False)
+        assert app.parse_commands(words)[0]
+
+
+@pytest.fixture(scope="module")
+def emulator():
+    return Emulator()
+
+
+@pytest.fixture(scope="module")
+def platform(emulator):
+    with served(emulator.asgi) as url:
+        yield {
+            "RBIM_BASE_URL": url,
+            "RBIM_APP_ID": emulator.credentials.app_id,
+            "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
+        }
+
+
+@pytest.fixture
+def group(emulator):
+    """A new group of the emulator."""
+
+    async def make():
+        async with AsyncClient(base_url="http://e", credentials=emulator.credentials, transport=emulator) as client:
+            return (await client.groups.create(name="客户交流", type=GroupType.VIP)).group_id
+
+    return anyio.run(make)
+
+
+def members(emulator, group):
+    return [each for each in emulator.state.groups[group].members if each != "admin"]
+
+
+def shell(commands, where, platform):
+    found = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return run(["bash", "-euc", commands], where, platform | {"PATH": found, "HOME": str(where)})
+
+
+# ------------------------------------------------------------------------------------- jobs
+
+
+def test_from_sqlite_and_back(platform, emulator, group, tmp_path):
+    emulator.never_logged_in("new1")
+    accounts = ["1001", "1002", "new1"]
+    with closing(sqlite3.connect(tmp_path / "customers.db")) as database:
+        database.execute("CREATE TABLE customer (group_id, account, state, reason)")
+        rows = [(group, each, None, None) for each in accounts] + [(group, "old", "invited", None)]
+        database.executemany("INSERT INTO customer VALUES (?, ?, ?, ?)", rows)
+        database.commit()
+        assert run_program(BLOCKS[DATABASE][0], tmp_path, platform) == "2 of 3\n"
+        after = database.execute("SELECT account, state, reason <> '' FROM customer").fetchall()
+    assert after == [("1001", "invited", None), ("1002", "invited", None), ("new1", "refused", 1), ("old", "invited", None)]
+    assert members(emulator, group) == ["1001", "1002"]
+
+
+@needs_postgres
+def test_from_postgresql(platform, emulator, group, tmp_path):
+    async def fill(address):
+        connection = await asyncpg.connect(address)
+        await connection.execute("CREATE TABLE customer (group_id text, account text)")
+        await connection.executemany("INSERT INTO customer VALUES ($1, $2)", [(group, f"user{n}") for n in range(120)])
+        await connection.close()
+
+    with postgres() as address:
+        anyio.run(fill, address)
+        out = run_program(BLOCKS[DATABASE][1], tmp_path, platform | {"DATABASE_URL": address})
+    assert out == "120 of 120\n"
+    assert len(members(emulator, group)) == 120
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:openpyxl")
+def test_from_excel(platform, emulator, group, tmp_path):
+    book = Workbook()
+    book.active.title = "名单"
+    for row in [("群号", "手机号"), (group, "1001"), (group, 13800138000)]:
+        book.active.append(row)
+    book.create_sheet("other")
+    book.save(tmp_path / "members.xlsx")
+    trial, sending = BLOCKS[EXCEL][0].splitlines()
+    assert f"  line 3, group {group}, account 13800138000\n" in shell(trial, tmp_path, platform)
+    assert members(emulator, group) == []
+    shell(sending + " 2>/dev/null", tmp_path, platform)
+    assert members(emulator, group) == ["1001", "13800138000"]
+
+
+def test_from_gbk(platform, emulator, group, tmp_path):
+    file = tmp_path / "members.csv"
+    trial, sending = BLOCKS[GBK][0].splitlines()
+    file.write_text(f"群号,账号\n{group},1001\n", encoding="gbk")
+    assert "1" in shell(trial + " 2>&1", tmp_path, platform)
+    assert members(emulator, group) == []
+    file.write_text(f"所属群,工号,姓名\n{group},1001,张三\n{group},1002,李四\n", encoding="gbk")
+    shell(sending + " 2>/dev/null", tmp_path, platform)
+    assert members(emulator, group) == ["1001", "1002"]
+
+
+def test_who_was_not_invited(platform, emulator, group, tmp_path):
+    emulator.never_logged_in("new3")
+    (tmp_path / "members.csv").write_text(f"group,account\n{group},1001\n{group},new3\n")
+    shell("rbim invite members.csv >/dev/null 2>&1 || true", tmp_path, platform)
+    assert f"\nNot invited: 1 row\n  line 3  new3 of {group}: refused: " in shell(BLOCKS[WHO][0], tmp_path, platform)
+    assert (tmp_path / "left.csv").read_text().splitlines()[1].startswith(f"{group},new3,refused,")
+
+
+def test_every_night(platform, emulator, group, tmp_path):
+    emulator.never_logged_in("new2")
+    (tmp_path / "members.csv").write_text(f"group,account\n{group},1001\n{group},new2\n")
+    with pytest.raises(AssertionError):  # the exit code 3: an account is left
+        shell(BLOCKS[NIGHT][0] + " 2>/dev/null", tmp_path, platform)
+    (left,) = tmp_path.glob("left-*.csv")
+    assert re.search(rf"^{group},new2,refused", left.read_text(), re.MULTILINE)
+    before = len(emulator.requests)
+    with pytest.raises(AssertionError):
+        shell(BLOCKS[NIGHT][0] + " 2>/dev/null", tmp_path, platform)
+    assert len(emulator.requests) == before
+    assert len([*tmp_path.glob("invite-*.journal")]) == 1
+
+
+def test_a_retry_sends_what_failed(platform, emulator, group, tmp_path):
+    async def fail():
+        emulator.faults.add(Fault(effect=Code("112399"), operation=InviteJoinGroup, times=1))
+        async with AsyncClient(base_url="http://e", credentials=emulator.credentials, transport=emulator) as client:
+            rows = [(group, f"user{number}") for number in range(100)]
+            report = await InviteJob(client, journal=tmp_path / "customers.journal", concurrency=1).run(rows)
+            return report.accounts.failed
+
+    assert anyio.run(fail) == 50
+    assert run_program(BLOCKS[RETRY][0], tmp_path, platform) == "100 0 0\n"
+    assert len(members(emulator, group)) == 100
+
+
+# --------------------------------------------------------------------------------- services
+
+
+def get(url, body=None, headers=()):
+    request = urllib.request.Request(url, data=body, headers=dict(headers))
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_fastapi_calls_and_receives(platform, emulator, group, tmp_path):
+    (tmp_path / "recipe.py").write_text(BLOCKS[FASTAPI][0], encoding="utf-8")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
+    paths = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    variables = clean | platform | {"VIP_GROUP": group, "PYTHONPATH": paths, "PYTHONUTF8": "1"}
+    command = [sys.executable, "-W", "error", "-c", ASGI]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8"}
+    with subprocess.Popen(command, cwd=tmp_path, env=variables, **pipes) as server:
+        try:
+            url = f"http://127.0.0.1:{int(server.stdout.readline())}"
+            status, body = get(f"{url}/groups/{group}")
+            detail = json.loads(body)
+            assert (status, detail["name"], detail["owner"], detail["permission"]) == (200, "客户交流", "admin", "0")
+            assert get(f"{url}/groups/g1")[0] == 404
+            for number, text in enumerate(["你好", "加入"]):
+                app_id = emulator.credentials.app_id
+                said = {"convType": "PERSON", "to": "1", "fromAccount": f"{app_id}#1001", "msgType": "TEXT", "body": text}
+                copy = json.dumps(said | {"msgId": str(number), "eventType": "1"}, ensure_ascii=False).encode()
+                headers = sign(copy, credentials=emulator.credentials, now=SystemClock().now())
+                assert get(f"{url}/copies", copy, headers.items())[0] == 200
+            assert server.stdout.readline() == "invited: 1001\n"
+        finally:
+            server.send_signal(signal.SIGTERM)
+            out, complaints = server.communicate(timeout=30)
+    assert (out, complaints) == ("", "")
+    assert members(emulator, group) == ["1001"]
+
+
+def test_django_calls(platform, group, tmp_path):
+    asking = f"""
+import django
+from django.test import Client as Browser
+django.setup()
+for group_id in ({group!r}, "g1"):
+    answer = Browser().get("/groups/" + group_id)
+    print(answer.status_code, {{name: each for name, each in answer.json().items() if name in ("name", "owner", "error")}})
+"""
+    program = BLOCKS[DJANGO][0] + asking
+    out = run_program(program, tmp_path, platform)
+    assert out == "200 {'name': '客户交流', 'owner': 'admin'}\n404 {'error': 'no such group'}\n"
+
+
+def test_a_notebook_awaits_in_its_cells(platform, tmp_path):
+    """As IPython does it, which runs all cells in one event loop."""
+    program = f"""
+import asyncio
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell()
+async def main():
+    for cell in {BLOCKS[JUPYTER]!r}:
+        (await shell.run_cell_async(cell, transformed_cell=shell.transform_cell(cell))).raise_error()
+asyncio.run(main())
+shell.history_manager.end_session()
+"""
+    run_program(program, tmp_path, platform | {"IPYTHONDIR": str(tmp_path)})
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a signal that can be sent to a process")
+def test_a_program_stops_at_a_signal_and_loses_nothing(platform, tmp_path):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
+    command = [sys.executable, "-W", "error", "-c", BLOCKS[STOP][0]]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8"}
+    with subprocess.Popen(command, cwd=tmp_path, env=clean | platform, **pipes) as process:
+        assert [line for line, _ in zip(process.stdout, range(3), strict=False)] == ["running\n"] * 3
+        process.send_signal(signal.SIGTERM)
+        out, complaints = process.communicate(timeout=30)
+    assert (process.returncode, complaints) == (0, "")
+    done, left, unknown = map(int, re.search(r"(\d+) done, (\d+) not sent, (\d+) unknown\n$", out).groups())
+    assert (done + left, unknown) == (1500, 0)
+    assert left > 0
+
+
+def test_processes_divide_the_rate(platform, tmp_path):
+    program = BLOCKS[RATE][0] + "print(limits.concurrency, limits.rates[0].limit)"
+    assert run_program(program, tmp_path, platform) == "100 50.0\n"
+    assert run_program(program, tmp_path, platform | {"WEB_CONCURRENCY": "4"}) == "25 12.5\n"
+
+
+TENANTS = """
+import anyio
+from rbim.credentials import credentials_from_env
+
+async def main():
+    slow = client_of("slow", Credentials(app_id="slow", app_token="t"))
+    async with slow, client_of("quick", credentials_from_env()) as quick, anyio.create_task_group() as tasks:
+        for _ in range(30):
+            tasks.start_soon(slow.groups.search)
+        while slow.load.in_flight < 10:
+            await anyio.sleep(0.01)
+        print(type(await quick.groups.search()).__name__, slow.load.in_flight)
+        tasks.cancel_scope.cancel()
+
+anyio.run(main)
+"""
+
+
+def test_a_slow_tenant_holds_up_only_itself(platform, emulator, tmp_path):
+    """The platform answers no request of the application `slow`, whose ten places are all taken."""
+
+    async def app(scope, receive, send):
+        if "/slow/" in scope["path"]:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        else:
+            await emulator.asgi(scope, receive, send)
+
+    with served(app) as url:
+        assert run_program(BLOCKS[TENANT][0] + TENANTS, tmp_path, platform | {"RBIM_BASE_URL": url}) == "GroupsFound 10\n"
+
+
+# ---------------------------------------------------------------------------------- network
+
+
+def test_a_client_trusts_the_authority_of_the_company(platform, emulator, tmp_path):
+    """Over TLS, with a certificate of an authority that no machine knows."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "company-ca.pem"))
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "server.pem"))
+    search = """
+import anyio
+async def main():
+    async with client:
+        try:
+            print(type(await client.groups.search()).__name__)
+        except Exception as error:
+            print(error)
+anyio.run(main)
+"""
+    with served(emulator.asgi, ssl_certfile=tmp_path / "server.pem") as url:
+        variables = platform | {"RBIM_BASE_URL": url}
+        assert run_program(BLOCKS[AUTHORITY][0] + search, tmp_path, variables) == "GroupsFound\n"
+        without = "from rbim import AsyncClient\nclient = AsyncClient.from_env()\n" + search
+        assert run_program(without, tmp_path, variables | {"SSL_CERT_FILE": "company-ca.pem"}) == "GroupsFound\n"
+
+
+@pytest.mark.parametrize("title", AS_THEY_STAND)
+def test_a_program_that_only_makes_a_client(title, platform, tmp_path):
+    (program,) = BLOCKS[title]
+    assert run_program(program, tmp_path, platform) == ""
+
+
+# -------------------------------------------------------------------------------- callbacks
+
+
+def test_an_inbox_is_copied_whole(tmp_path, monkeypatch):
+    """While it is open, so that its log holds the events."""
+    monkeypatch.chdir(tmp_path)
+
+    async def main():
+        emulator = Emulator()
+        async with Receiver(credentials=emulator.credentials, sink=SqliteInbox("events.db")) as receiver:
+            emulator.copy_to(receiver)
+            emulator.say("1001", "1002", "你好")
+            await emulator.deliver()
+            exec(BLOCKS[MOVE][0], {})
+        async with SqliteInbox("copy.db") as copy:
+            return await copy.counts()
+
+    counts = anyio.run(main)
+    assert counts.waiting == 1
+
+
+# ------------------------------------------------------------------------------------ tests
+
+
+@pytest.mark.parametrize(("title", "passed"), [(HANDLERS, 2), (FAULTS, 16)], ids=["handlers", "faults"])
+def test_a_suite_of_a_reader_passes(title, passed, pytester):
+    """On asyncio and on trio."""
+    pytester.makepyfile(BLOCKS[title][0])
+    done = pytester.runpytest_subprocess("-W", "error", "--strict-markers", "-p", "no:cacheprovider", "-p", "no:asyncio")
+    done.assert_outcomes(passed=passed)
+
+
+# -------------------------------------------------------------------------------- operation
+
+
+def test_the_log_has_each_attempt_and_no_token(platform, tmp_path):
+    run_program(BLOCKS[SENT][0], tmp_path, platform)
+    lines = (tmp_path / "rbim.log").read_text(encoding="utf-8").splitlines()
+    assert [line.split()[3] for line in lines if " rbim " in line] == ["SearchPublicGroups"] * 2
+    assert platform["RBIM_APP_TOKEN"] not in "".join(lines)
+
+
+def test_a_search_shows_groups_with_their_owners(platform, group, tmp_path):
+    assert f"{group} 客户交流 admin 1\n" in run_program(BLOCKS[FIND][0], tmp_path, platform)

@@ -1,0 +1,273 @@
+"""The examples of docs/examples do what they say: each in a process of its own, against the emulator over real HTTP."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import anyio
+import httpx
+import pytest
+from attrs import define
+
+from helpers.paths import ROOT
+from helpers.serving import served
+from helpers_ci.postgres import needs_postgres, postgres
+from rbim import InviteJoinGroup
+from rbim.emulator import Emulator
+from rbim.emulator.faults.requests import Fault, Status
+
+EXAMPLES = ROOT / "docs" / "examples"
+PATIENCE = 60
+
+
+def test_every_example_is_run_here():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {"bulk.py", "service.py", "test_service.py"}
+
+
+def environment_of(emulator, base_url):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
+    return clean | {
+        "RBIM_BASE_URL": base_url,
+        "RBIM_APP_ID": emulator.credentials.app_id,
+        "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
+        "PYTHONPATH": str(EXAMPLES),
+        "PYTHONUTF8": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+@pytest.fixture
+def platform():
+    emulator = Emulator()
+    with served(emulator.asgi) as base_url:
+        yield emulator, base_url
+
+
+# ---------------------------------------------------------------------------------- the service
+
+SCHEMA = re.search(r'SCHEMA = """(.*?)"""', (EXAMPLES / "service.py").read_text(encoding="utf-8"), re.DOTALL)[1]
+
+
+async def execute(database, *statements):
+    """Run statements, and return the rows of the last one."""
+    import asyncpg
+
+    connection = await asyncpg.connect(database)
+    try:
+        for each in statements:
+            rows = await connection.fetch(each)
+    finally:
+        await connection.close()
+    return [tuple(row.values()) for row in rows]
+
+
+@define
+class Service:
+    """A service that runs, its platform, and what it logs."""
+
+    http: httpx.Client
+    platform: Emulator
+    database: str
+    url: str
+    lines: list[str]
+    more: threading.Condition
+
+    def logs(self, words):
+        with self.more:
+            return self.more.wait_for(lambda: any(words in line for line in self.lines), PATIENCE)
+
+
+@contextmanager
+def reading(stream, service):
+    """Collect a stream's lines in a thread, so that its writer never waits."""
+
+    def read():
+        for line in stream:
+            with service.more:
+                service.lines.append(line)
+                service.more.notify_all()
+        with service.more:
+            service.more.notify_all()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(PATIENCE)
+
+
+@pytest.fixture(scope="module", params=[pytest.param("", marks=needs_postgres)])
+def database(request):  # noqa: ARG001  # its mark
+    """A real PostgreSQL."""
+    with postgres() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory, database):
+    """The service as its first lines say it is started, but for the port; with one tenant."""
+    emulator = Emulator()
+    text = (EXAMPLES / "service.py").read_text(encoding="utf-8")
+    command = re.search(r"^ +uvicorn (--factory service:create_app) --port 8000$", text, re.MULTILINE)[1].split()
+    with served(emulator.asgi) as base_url:
+        own = emulator.credentials
+        tenant = (base_url, own.app_id, own.app_token.reveal())
+        anyio.run(execute, database, "DROP TABLE IF EXISTS tenant, copy", *SCHEMA.strip().split(";\n"))
+        anyio.run(execute, database, "INSERT INTO tenant VALUES ('north', '{}', '{}', '{}', NULL)".format(*tenant))
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "uvicorn", *command, "--port", "0"],
+            cwd=tmp_path_factory.mktemp("service"),
+            env=environment_of(emulator, base_url) | {"DATABASE_URL": database},
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            encoding="utf-8",
+        )
+        http = httpx.Client(timeout=PATIENCE, trust_env=False, headers={"X-Tenant": "north"})
+        made = Service(http, emulator, database, "", [], threading.Condition())
+        with process, made.http, reading(process.stderr, made):
+            try:
+                assert made.logs("running on http://"), made.lines
+                made.url = re.search(r"running on (http://\S+)", "".join(made.lines))[1]
+                made.http.base_url = made.url
+                yield made
+            finally:
+                process.send_signal(signal.SIGTERM)
+    assert "Traceback" not in "".join(made.lines)
+
+
+@pytest.fixture
+def group_id(service):
+    """A group of account 1000's."""
+    answer = service.http.post("/groups", json={"name": "产品公告"}, headers={"X-Account": "1000"})
+    assert answer.status_code == 201
+    return answer.json()["group_id"]
+
+
+def test_a_request_acts_for_its_account(service, group_id):
+    assert service.platform.state.groups[group_id].owner == "1000"
+
+    assert service.http.get(f"/groups/{group_id}").json() == {
+        "group_id": group_id,
+        "name": "产品公告",
+        "owner": "1000",
+        "count": 1,
+    }
+
+
+def test_copies_are_received_and_handled_and_forgeries_are_not(service, group_id):
+    emulator = service.platform
+    service.http.post(f"/groups/{group_id}/members", json={"accounts": ["1001"]})
+    emulator.copy_to(f"{service.url}/copies")
+    emulator.say("1001", group_id, "大家好")
+
+    anyio.run(emulator.deliver)
+
+    until = time.monotonic() + PATIENCE
+    while ("north", "1001") not in anyio.run(execute, service.database, "SELECT tenant, author FROM copy"):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert [delivery.status for delivery in emulator.deliveries] == [200] * len(emulator.deliveries)
+    assert service.http.post("/copies", content=b"{}").status_code == 401
+
+
+def test_a_caller_is_told_when_to_come_back(service, group_id):
+    """Last of those that need the service: its client heeds the pause, too."""
+    service.platform.faults.add(Fault(effect=Status(429, retry_after=2)))
+
+    answer = service.http.get(f"/groups/{group_id}", headers={"X-Deadline": "1"})
+
+    assert (answer.status_code, answer.json()["outcome"]) == (429, "refused")
+    assert answer.headers["Retry-After"] == "2"
+
+
+@needs_postgres
+def test_the_examples_tests_pass(tmp_path, database):
+    for name in ("service.py", "test_service.py"):
+        shutil.copy(EXAMPLES / name, tmp_path)
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:asyncio", "-p", "no:cacheprovider"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RBIM_", "PYTEST_", "COV_"))}
+
+    done = subprocess.run(
+        [*command, "test_service.py"],
+        cwd=tmp_path,
+        env=clean | {"PYTHONUTF8": "1", "DATABASE_URL": database},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert re.search(r"^8 passed", done.stdout, re.MULTILINE)
+
+
+# ----------------------------------------------------------------------------------- the script
+
+
+def bulk(environment, where, *tokens):
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", str(EXAMPLES / "bulk.py"), *tokens],
+        cwd=where,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+
+
+@pytest.fixture
+def members(platform, tmp_path):
+    """A file of 600 accounts for a group that exists, and an environment for the script."""
+    emulator, base_url = platform
+    environment = environment_of(emulator, base_url)
+
+    async def create():
+        from rbim import AsyncClient, GroupType
+
+        async with AsyncClient(base_url=base_url, credentials=emulator.credentials) as client:
+            return (await client.groups.create(name="全体客户", type=GroupType.PAID_1000)).group_id
+
+    group_id = anyio.run(create)
+    rows = "".join(f"{group_id},{10_000 + number}\n" for number in range(600))
+    (tmp_path / "members.csv").write_text(f"group,account\n{rows}", encoding="utf-8")
+    return emulator, environment, group_id
+
+
+def test_everybody_in_a_file_is_invited_but_one(members, tmp_path):
+    emulator, environment, group_id = members
+    emulator.never_logged_in("10007")
+
+    with bulk(environment, tmp_path, "members.csv") as process:
+        out, err = process.communicate(timeout=PATIENCE)
+
+    assert process.returncode == 3
+    assert out.splitlines()[0] == "599 invited, 1 refused, 0 failed, 0 unknown, 0 not sent, 0 unusable"
+    assert re.fullmatch(r" +1 refused: .+", out.splitlines()[1])
+    assert err.splitlines()[-1].startswith("600 of 600 rows, ")
+    assert len(emulator.state.groups[group_id].members) == 1 + 599
+
+
+def test_an_interrupted_script_goes_on_where_it_ended(members, tmp_path):
+    emulator, environment, group_id = members
+
+    with bulk(environment, tmp_path, "members.csv", "--rate", "2/s") as process:
+        first = process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, "Traceback" in err) == (130, False)
+    assert re.match(r"\d+ of 600 rows", first)
+    assert "stopping" in err
+    invited = int(re.match(r"(\d+) invited, 0 refused, 0 failed, 0 unknown, (\d+) not sent", out)[1])
+    assert len(emulator.state.groups[group_id].members) == 1 + invited < 600
+
+    with bulk(environment, tmp_path, "members.csv") as process:
+        out, _ = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (0, "600 invited, 0 refused, 0 failed, 0 unknown, 0 not sent, 0 unusable\n")
+    assert len(emulator.requests.of(InviteJoinGroup)) == 12  # nobody twice

@@ -1,0 +1,7 @@
+"""``python -m tests.ci.fuzz run http_responses --seconds 600``."""
+
+import sys
+
+from .command_line import main
+
+sys.exit(main())

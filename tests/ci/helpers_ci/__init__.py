@@ -1,0 +1,1 @@
+"""Servers, processes and browsers that only the tests of CI use."""

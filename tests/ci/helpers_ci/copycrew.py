@@ -1,0 +1,153 @@
+"""Servers of ``copyserver.py`` on one inbox, and what they wrote down; for the tests that kill them.
+
+What happened is read from the handlers' own log, and what was recorded from the file, with the standard library's sqlite3.
+"""
+
+import hashlib
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from helpers_ci.copyserver import APP_ID, TOKEN
+
+__all__ = ["DEAD", "DONE", "WAITING", "Servers", "signed"]
+
+SERVER = Path(__file__).with_name("copyserver.py")
+WAITING, DONE, DEAD = range(3)
+
+
+def signed(conversation, number, does="", *, again=False):
+    """Return headers and body, by the description's words and the standard library."""
+    document = {
+        "eventType": "1",
+        "convType": "TEAM",
+        "to": conversation,
+        "fromAccount": f"{APP_ID}#1001",
+        "msgType": "TEXT",
+        "body": f"{number} {does}".strip(),
+        "msgId": f"{conversation}-{number}",
+        "resendFlag": "1" if again else "0",
+    }
+    body = json.dumps(document).encode()
+    digest = hashlib.md5(body).hexdigest().upper()
+    moment = str(int(time.time() * 1000))
+    checksum = hashlib.md5(f"{APP_ID}{TOKEN}{digest}{moment}".encode()).hexdigest().upper()
+    return {"Content-Type": "application/json", "MD5": digest, "CurTime": moment, "CheckSum": checksum}, body
+
+
+class Servers:
+    """Servers on one inbox, each on a port of its own. One that has ended is replaced by :meth:`replace`.
+
+    ``lease`` is in seconds, ``attempts`` the most that a handler has before its event is a dead letter.
+    """
+
+    def __init__(self, folder, count, *, lease=0.5, attempts=8):
+        self.log = folder / "handled.log"
+        self.inbox = folder / "events.db"
+        self.replaced = 0
+        self._arguments = [str(self.inbox), str(self.log), str(lease), str(attempts)]
+        self._over = threading.Event()
+        self.processes = [self.start() for _ in range(count)]
+        for process in self.processes:
+            self.wait_until_it_serves(process)
+
+    def start(self):
+        """Start a process; its ``port`` is None until it is told."""
+        process = subprocess.Popen([sys.executable, str(SERVER), *self._arguments], stdout=subprocess.PIPE, text=True)
+        process.port = None
+        return process
+
+    @staticmethod
+    def wait_until_it_serves(process):
+        process.port = int(process.stdout.readline())
+
+    @property
+    def ports(self):
+        return [process.port for process in self.processes]
+
+    def replace(self, index):
+        """Start another process in the place of one that has ended, or ends by itself soon."""
+        process = self.processes[index]
+        process.wait(timeout=60)
+        process.stdout.close()
+        self.processes[index] = new = self.start()
+        self.replaced += 1
+        self.wait_until_it_serves(new)
+
+    @contextmanager
+    def supervised(self):
+        """Replace each process that ends, for as long as the block runs."""
+        threads = [threading.Thread(target=self._supervise, args=(index,)) for index in range(len(self.processes))]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            for thread in threads:
+                thread.join()
+
+    def _supervise(self, index):
+        while not self._over.wait(0.02):
+            if self.processes[index].poll() is not None:
+                self.replace(index)
+
+    def ask(self, statement):
+        with closing(sqlite3.connect(f"file:{self.inbox}?mode=ro", uri=True, timeout=20)) as file:
+            return file.execute(statement).fetchall()
+
+    def keys(self, state):
+        """Return the keys of the events in a state."""
+        return {key for (key,) in self.ask(f"SELECT key FROM event WHERE state = {state}")}
+
+    def wait_until_none_waits(self, seconds):
+        until = time.monotonic() + seconds
+        while self.ask(f"SELECT count(*) FROM event WHERE state = {WAITING}") != [(0,)]:
+            assert time.monotonic() < until, f"{self.keys(WAITING)} still wait"
+            threading.Event().wait(0.02)
+
+    def written(self):
+        """Return the lines of the log: what, key, conversation, number and process."""
+        lines = self.log.read_bytes().decode().splitlines() if self.log.exists() else []
+        return [
+            (what, key, conversation, int(number), int(process))
+            for what, key, conversation, number, process in map(str.split, lines)
+        ]
+
+    def wait_until_begun(self, times, seconds=30):
+        """Wait until handlers began so many times in all."""
+        until = time.monotonic() + seconds
+        while sum(line[0] == "begun" for line in self.written()) < times:
+            assert time.monotonic() < until, "no handler begins"
+            threading.Event().wait(0.01)
+
+    def end(self):
+        """Let all processes leave, and return their exit codes."""
+        for process in self.processes:
+            process.send_signal(signal.SIGTERM)
+        codes = [process.wait(timeout=30) for process in self.processes]
+        for process in self.processes:
+            process.stdout.close()
+        return codes
+
+    def check_order(self, *, dead=frozenset()):
+        """Check that no handler began before the ones of its conversation's earlier messages had ended.
+
+        ``dead``: the keys of those that never end.
+        """
+        ended = defaultdict(set)
+        for what, key, conversation, number, process in self.written():
+            if what == "handled":
+                ended[conversation].add(number)
+                continue
+            if key in dead:
+                ended[conversation].add(number)  # the next may begin
+            missing = set(range(1, number)) - ended[conversation]
+            assert not missing, f"{conversation}: {number} begins in process {process}, {missing} were not handled"

@@ -1,0 +1,42 @@
+"""Recorded results, ``docs/proof/NAME.json``, and what each says of its run."""
+
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+
+from helpers.paths import DOCS, ROOT
+
+
+def about(**versions):
+    """Return the commit, the date, the machine in general words, and the versions of Python and of other programs.
+
+    Raises ValueError if the package differs from that of the commit: no one could repeat the run.
+    """
+    if changed := _git("status", "--porcelain", "--", "rbim"):
+        raise ValueError(f"a record needs a package that is committed; changed:\n{changed}")
+    return {
+        "commit": _git("rev-parse", "--short=12", "HEAD"),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "versions": {"Python": platform.python_version(), **versions},
+    }
+
+
+def _git(*arguments):
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def read_proof(name):
+    """Return a record."""
+    return json.loads((DOCS / "proof" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def write_proof(name, about, key, rows):
+    """Write a record: what is said about its run, and below ``key`` one line for each row."""
+    lines = [f"  {json.dumps(row, ensure_ascii=False)}" for row in rows]
+    head = json.dumps(about, ensure_ascii=False)[:-1]
+    path = DOCS / "proof" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"{head}, {json.dumps(key)}: [\n" + ",\n".join(lines) + "\n]}\n", encoding="utf-8")

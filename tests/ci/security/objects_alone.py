@@ -1,0 +1,150 @@
+"""No object of the process keeps a signature longer than the transport, and no object but the transport keeps it at all."""
+
+import asyncio
+import gc
+from collections import deque
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache, partial
+from itertools import count
+
+import pytest
+from security.objects import texts_with
+
+from helpers.credentials import CREDENTIALS
+from rbim.http import Request
+from rbim.transports.aiohttp import AiohttpTransport
+from rbim.transports.asyncio.transport import AsyncioTransport
+from rbim.transports.auto import AutoTransport
+from rbim.transports.httpx import HttpxTransport
+from rbim.transports.httpx2 import Httpx2Transport
+from rbim.wire.signing import AppSigner
+
+TRANSPORTS = [AutoTransport, AsyncioTransport, HttpxTransport, Httpx2Transport, AiohttpTransport]
+DAYS = count()
+
+
+@pytest.fixture
+def anyio_backend():
+    """Most transports run on asyncio only."""
+    return "asyncio"
+
+
+class Answering(asyncio.Protocol):
+    """A server that keeps nothing of a request; at /broken it closes the connection."""
+
+    def __init__(self, connections):
+        self.connections = connections
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.connections.append(transport)
+
+    def data_received(self, data):
+        if b"/broken" in data:
+            self.transport.abort()
+        elif b"HTTP/1.1\r\n" in data:
+            self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+
+@asynccontextmanager
+async def answering():
+    """Give the port of such a server."""
+    connections = []
+    async with await asyncio.get_running_loop().create_server(lambda: Answering(connections), "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+        for connection in connections:
+            connection.abort()
+    await asyncio.sleep(0)
+
+
+def new_day():
+    """Return a time that no other test uses, so that one test does not find the signatures of another."""
+    return datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC) + timedelta(days=next(DAYS))
+
+
+class At:
+    """A clock that stands at one time."""
+
+    def __init__(self, now):
+        self._now = now
+
+    def now(self):
+        return self._now
+
+
+def sign(path, *, at, origin="http://unused"):
+    return AppSigner(CREDENTIALS, clock=At(at)).sign(Request(origin=origin, path=path, body=b"{}"))
+
+
+def secrets_backwards(at):
+    return tuple(secret[::-1] for secret in sign("/p", at=at).secrets)
+
+
+async def send(transport, path, *, port, at):
+    """Send one request; return whether there was an answer."""
+    try:
+        await transport.send(sign(path, origin=f"http://127.0.0.1:{port}", at=at), timeout=5.0)
+    except Exception:
+        return False
+    return True
+
+
+@pytest.mark.usefixtures("no_proxy_of_this_machine")
+@pytest.mark.parametrize("make", TRANSPORTS)
+async def test_no_signature_outlives_the_transport(make):
+    now = new_day()
+    secrets = secrets_backwards(now)
+    transport = make()
+    async with answering() as port, transport:
+        answers = [await send(transport, path, port=port, at=now) for path in ("/a", "/b", "/b", "/broken", "/c")]
+        assert answers == [True, True, True, False, True]
+        kept = texts_with(*secrets) or make is AiohttpTransport  # which keeps nothing
+        assert kept, "the search finds what the transport keeps for its next request"
+    assert texts_with(*secrets) == []
+
+
+@pytest.mark.usefixtures("no_proxy_of_this_machine")
+@pytest.mark.parametrize("make", TRANSPORTS)
+async def test_an_open_transport_keeps_no_signature_but_the_last_ones(make, monkeypatch):
+    """Neither on connections that earlier requests opened, nor by any key of a dictionary, whose repr would show it."""
+    monkeypatch.setattr("rbim.transports._shared.heads.MAX_AGE", -1.0)  # the next second begins at once
+    now = new_day()
+    later = now + timedelta(seconds=1)
+    async with answering() as port, make() as transport:
+        first = await asyncio.gather(*(send(transport, f"/{number}", port=port, at=now) for number in range(3)))
+        assert [*first, await send(transport, "/later", port=port, at=later)] == [True] * 4
+        assert texts_with(*secrets_backwards(now)) == []
+        secrets = [secret[::-1] for secret in secrets_backwards(later)]
+        keys = [key for each in gc.get_objects() if type(each) is dict for key in each if isinstance(key, str)]
+        assert not [key for key in keys if any(secret in key for secret in secrets)]
+
+
+def planted(number):
+    """Return a text that is no constant of a code object."""
+    return f"PLANTED-{number}"
+
+
+def test_the_search_finds_what_is_planted_anywhere():
+    """In a cache of functools, a slot, a tuple of a deque, a closure, bytes of a default."""
+
+    @lru_cache
+    def cached(text):
+        return len(text)
+
+    class Slotted:
+        __slots__ = ("value",)
+
+    def closed_over(text):
+        return lambda: text
+
+    cached(planted(1))
+    slotted = Slotted()
+    slotted.value = b"x" + planted(2).encode()
+    line = deque([(planted(3), 1)])
+    closure = closed_over(planted(4))
+    default = partial(print, end=bytearray(planted(5).encode()))
+    assert [bool(texts_with(planted(number)[::-1])) for number in range(1, 7)] == [True] * 5 + [False]
+    del slotted, line, closure, default
+    cached.cache_clear()
+    assert texts_with(*(planted(number)[::-1] for number in range(1, 6))) == []

@@ -1,0 +1,7 @@
+"""``python -m tests.ci.supply_chain reproducible``."""
+
+import sys
+
+from .command_line import main
+
+sys.exit(main())

@@ -1,0 +1,87 @@
+"""The tests with the lowest versions that pyproject.toml allows, and with the newest; and with every warning an error."""
+
+import json
+import sys
+
+from packaging.requirements import Requirement
+
+from .environments import ROOT, Environment, Failed, project, run, uv
+
+TESTS = ("bulk/test_job.py", "callbacks/worker", "client", "config", "otel", "support", "transports/test_httpx.py")
+"""Below tests/: what most depends on other packages. Only the tests of every day run."""
+
+INBOX = """
+import sys
+from functools import partial
+
+import anyio
+
+sys.path.insert(0, sys.argv[1])
+
+from helpers import inbox_places
+from helpers.inbox_conformance import CASES, failures
+
+failing = anyio.run(partial(failures, inbox_places.file(), at_once=16))
+print(len(CASES), *failing.values(), sep="\\n")
+sys.exit(bool(failing))
+"""
+
+
+def lowest(folder):
+    """Try the lowest version of each direct dependency of rbim[all], and the newest that suit them of all others.
+
+    The tests need a newer anyio than rbim: its lowest version is tried without them.
+    """
+    pins = folder / "lowest.txt"
+    words = ["--resolution", "lowest-direct", "--extra", "all", "--no-header", "--no-annotate", "--python", sys.executable]
+    uv("pip", "compile", ROOT / "pyproject.toml", *words, "-o", pins)
+    direct = {Requirement(text).name for text in _direct()}
+    exact = [line for line in pins.read_text(encoding="utf-8").split() if line.split("==")[0] in direct]
+    tested = folder / "tested.txt"
+    tested.write_text("".join(f"{line}\n" for line in exact if not line.startswith("anyio==")), encoding="utf-8")
+    alone = Environment(folder / "alone")
+    alone.install("-c", pins, f"{ROOT}[all]")
+    found = _without_pytest(alone, folder)
+    environment = Environment(folder / "environment")
+    environment.install("-c", tested, "-e", f"{ROOT}[all,dev]")
+    return {"versions": dict(line.split("==") for line in exact), **found, "passed": _pytest(environment)}
+
+
+def _without_pytest(environment, folder):
+    """Run the demo and the conformance suite for inboxes, which need none of the tools."""
+    figures = json.loads(environment.run("rbim", "demo", "--json", cwd=folder))
+    if figures["accounts"]["failed"] or figures["accounts"]["unknown"] or not figures["accounts"]["invited"]:
+        raise Failed(f"the demo: {figures['accounts']}")
+    program = folder / "inbox.py"
+    program.write_text(INBOX, encoding="utf-8")
+    cases = int(environment.run("python", program, ROOT / "tests", cwd=folder).split()[0])
+    return {"without pytest": {"invited": figures["accounts"]["invited"], "cases of inboxes": cases}}
+
+
+def newest(folder):
+    """Try the newest version of everything, also of the tools; releases that are not final count."""
+    environment = Environment(folder / "environment")
+    environment.install("--upgrade", "--prerelease", "if-necessary-or-explicit", "-e", f"{ROOT}[all,dev]")
+    versions = environment.versions()
+    direct = {Requirement(text).name for text in _direct()}
+    return {"versions": {name: versions[name] for name in sorted(direct)}, "passed": _pytest(environment)}
+
+
+def development_mode(_):
+    """Run the tests in this environment with ``-X dev -W error``: a warning of any module is an error, at any time."""
+    command = [sys.executable, "-X", "dev", "-W", "error", "-m", "pytest", *_words()]
+    return {"passed": run(command).splitlines()[-1].strip("= ")}
+
+
+def _pytest(environment):
+    return environment.run("python", "-m", "pytest", *_words()).splitlines()[-1].strip("= ")
+
+
+def _words():
+    return ["-q", "-n", "2", "-p", "no:cacheprovider", *(f"tests/{name}" for name in TESTS)]
+
+
+def _direct():
+    told = project()
+    (whole,) = (Requirement(text) for text in told["optional-dependencies"]["all"])
+    return told["dependencies"] + [text for extra in whole.extras for text in told["optional-dependencies"][extra]]

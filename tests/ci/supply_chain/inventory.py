@@ -1,0 +1,120 @@
+"""What is installed with rbim: a bill of materials (CycloneDX), and the licences, which must be of a list."""
+
+import json
+import re
+import sys
+from functools import cache
+
+from packaging.requirements import Requirement
+
+from .environments import ROOT, Environment, Failed, project, run
+
+EXTRAS = {"core": "", "all": "[all]"}
+ALLOWED = (
+    *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "HPND", "ISC", "MIT", "MIT-0", "MIT-CMU"),
+    *("MPL-2.0", "PSF-2.0", "Python-2.0", "Unlicense", "Zlib"),
+)
+"""Licences by their identifiers of SPDX: they let a closed program use the package unchanged."""
+
+SPELLINGS = {
+    "apache license 2.0": "Apache-2.0",
+    "apache license": "Apache-2.0",
+    "apache license, version 2.0": "Apache-2.0",
+    "apache software license": "Apache-2.0",
+    "apache 2.0": "Apache-2.0",
+    "bsd": "BSD-3-Clause",
+    "bsd license": "BSD-3-Clause",
+    "3-clause bsd license": "BSD-3-Clause",
+    "bsd 3-clause": "BSD-3-Clause",
+    "isc license (iscl)": "ISC",
+    "isc license": "ISC",
+    "mit license": "MIT",
+    "the mit license (mit)": "MIT",
+    "mozilla public license 2.0 (mpl 2.0)": "MPL-2.0",
+    "mozilla public license 2.0": "MPL-2.0",
+    "psf license": "PSF-2.0",
+    "python software foundation license": "PSF-2.0",
+    "historical permission notice and disclaimer (hpnd)": "HPND",
+    "the unlicense (unlicense)": "Unlicense",
+    "zlib/libpng license": "Zlib",
+}
+"""Names of licences that are no identifiers, in lower case, as packages spell them."""
+
+
+def not_allowed(text):
+    """Return the parts of a licence that are not in the list: all must be, or one of those that ``OR`` offers."""
+    choices = [re.split(r"\s+AND\s+|;\s*", choice) for choice in re.split(r"\s+OR\s+", text)]
+    return min(([part for part in map(_identifier, parts) if part not in ALLOWED] for parts in choices), key=len)
+
+
+def _identifier(part):
+    name = part.strip()
+    known = SPELLINGS.get(name.lower())
+    if known is None and name.startswith("("):  # of "MIT AND (Apache-2.0 OR MIT)", a part has the opening bracket alone
+        return name.strip("() ")
+    return known or (name.removesuffix(")") if "(" not in name else name)
+
+
+def _licence(package):
+    """Return the licence of a package by its metadata, or else by the first line of its file."""
+    text = package["License"]
+    if text != "UNKNOWN":
+        return text
+    lines = [line.strip() for line in package["LicenseText"].splitlines() if line.strip()]
+    return lines[0] if lines else text
+
+
+@cache
+def _environments(folder):
+    """Return the environments, which the questions of one command share."""
+    made = {}
+    for name, extra in EXTRAS.items():
+        made[name] = Environment(folder / name)
+        made[name].install(f"{ROOT}{extra}")
+    return made
+
+
+def licences(folder):
+    """Compare the licences of all packages that come with rbim and with rbim[all] with the list."""
+    found = {}
+    for name, environment in _environments(folder.parent / "inventory").items():
+        command = [sys.executable, "-m", "piplicenses", "--python", environment.python, "--format=json", "--from=mixed"]
+        command += ["--with-license-file", "--no-license-path"]
+        listed = json.loads(run(command))
+        found[name] = {each["Name"]: _licence(each) for each in listed if each["Name"] not in {"rbim", "pip", "uv"}}
+        if not found[name].keys() >= {each.lower() for each in _direct(name)}:
+            raise Failed(f"{name}: the list lacks {', '.join(sorted(_direct(name) - found[name].keys()))}")
+    wrong = {name: text for listed in found.values() for name, text in listed.items() if not_allowed(text)}
+    if wrong:
+        raise Failed(f"licences that are not in the list: {wrong}")
+    counted = {}
+    for text in found["all"].values():
+        counted[text] = counted.get(text, 0) + 1
+    return {"packages": {name: len(listed) for name, listed in found.items()}, "licences": dict(sorted(counted.items()))}
+
+
+def bill_of_materials(folder, out=None):
+    """Write a bill of materials for rbim and for rbim[all]; it must name each direct dependency, with its version."""
+    result = {}
+    for name, environment in _environments(folder.parent / "inventory").items():
+        path = (out or folder) / f"sbom-{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        words = ["environment", environment.python, "--output-reproducible", "--of", "JSON", "-o", path]
+        run([sys.executable, "-m", "cyclonedx_py", *words, "--validate"])
+        document = json.loads(path.read_text(encoding="utf-8"))
+        versions = {each["name"].lower().replace("_", "-"): each.get("version") for each in document["components"]}
+        lacking = [each for each in _direct(name) if not versions.get(each.lower())]
+        if lacking:
+            raise Failed(f"{path.name} has no version of {', '.join(lacking)}")
+        result[name] = {"components": len(versions), "format": f"{document['bomFormat']} {document['specVersion']}"}
+    return result
+
+
+def _direct(name):
+    """Return the direct dependencies of an environment."""
+    told = project()
+    listed = list(told["dependencies"])
+    if name == "all":
+        (whole,) = (Requirement(text) for text in told["optional-dependencies"]["all"])
+        listed += [text for extra in whole.extras for text in told["optional-dependencies"][extra]]
+    return {Requirement(text).name for text in listed}

@@ -1,7 +1,0 @@
-"""``python -m tests.supply_chain reproducible``."""
-
-import sys
-
-from .command_line import main
-
-sys.exit(main())
