@@ -3,13 +3,13 @@
 import json
 import pickle
 import re
-import traceback
 from datetime import timedelta
 from functools import partial
 
 import pytest
 
 from helpers.paths import ROOT
+from helpers.shown import shown
 from helpers.stubs import APP_ID, BASE_URL, CREDENTIALS, READ, TOKEN, Stub, answer, ending, waits
 from helpers.tables import each_row
 from rbim import (
@@ -102,17 +102,6 @@ def test_what_an_option_says_need_not_be_in_the_environment(environment, options
     for name in NAMES:
         environment.delenv(name, raising=False)
     assert APP_ID in repr(AsyncClient.from_env(base_url=BASE_URL, **options))
-
-
-def shown(error: BaseException | None) -> str:
-    """Return all that error and whatever led to it could show, locals of rbim's frames included."""
-    parts = []
-    while error is not None:
-        parts += [str(error), repr(error), repr(vars(error)), repr(error.args)]
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if "/rbim/" in frame.f_code.co_filename]
-        parts += [repr(value) for frame in frames for value in frame.f_locals.values()]
-        error = error.__cause__ or error.__context__
-    return " ".join(parts)
 
 
 @each_row(

@@ -4,7 +4,6 @@ import copy
 import json
 import pickle
 import sys
-import traceback
 from contextlib import asynccontextmanager
 
 import pytest
@@ -13,6 +12,7 @@ from anyio.lowlevel import checkpoint
 from hypothesis import given, settings, strategies as st
 
 import rbim
+from helpers.shown import frames_of_rbim
 from helpers.stubs import (
     APP_ID,
     BUSY,
@@ -441,7 +441,7 @@ async def test_a_traceback_with_the_locals_of_our_frames_shows_no_secret():
     for stub in (Echo(), Stub(GARBAGE), Stub(REFUSED), Stub(Unanswered), Stub(HANGS)):
         async with client_over(stub, retry=ONCE, deadline=5) as client:
             error = await failing(client.send(READ))
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if "/rbim/" in frame.f_code.co_filename]
+        frames = list(frames_of_rbim(error))
         assert len(frames) >= 2
         shown = " ".join(f"{value!r}" for frame in frames for value in frame.f_locals.values())
         assert TOKEN not in shown

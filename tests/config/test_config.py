@@ -6,11 +6,11 @@ import pickle
 import re
 import subprocess
 import sys
-import traceback
 from pathlib import Path
 
 import pytest
 
+from helpers.shown import shown
 from helpers.stubs import READ, Stub
 from helpers.tables import each_row
 from rbim import AppSigner, AsyncClient, Credentials, InvalidRequest, Limits, Rate
@@ -115,17 +115,6 @@ def say(key, layer, home, monkeypatch):
 
 def open_(value):
     return value.reveal() if hasattr(value, "reveal") else value
-
-
-def shown(error):
-    """Return all that error and whatever led to it could show, locals of rbim's frames included."""
-    parts = []
-    while error is not None:
-        parts += [str(error), repr(error), repr(vars(error)), repr(error.args), "".join(traceback.format_exception(error))]
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if "/rbim/" in frame.f_code.co_filename]
-        parts += [repr(value) for frame in frames for value in frame.f_locals.values()]
-        error = error.__cause__ or error.__context__
-    return " ".join(parts)
 
 
 # ------------------------------------------------------------------------------ sources and their order

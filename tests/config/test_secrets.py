@@ -3,13 +3,12 @@
 import json
 import pickle
 import re
-import traceback
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from helpers.paths import PACKAGE
+from helpers.shown import shown
 from helpers.tables import each_row
 from rbim import InvalidRequest
 from rbim.cli import Exit, run
@@ -22,18 +21,6 @@ TOKENS = ["0d1d9c4c1b0d4b38a2e1b9cb63c8a1b7", "correct-horse-battery", "Tr0ub4do
 def folder(tmp_path, bare_environment):
     bare_environment.chdir(tmp_path)
     return tmp_path
-
-
-def shown(error):
-    """Return everything that an error shows, with the local variables of rbim's frames."""
-    parts = []
-    while error is not None:
-        parts += [str(error), repr(error), repr(vars(error)), repr(error.args), "".join(traceback.format_exception(error))]
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            if Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
-                parts += [repr(value) for value in frame.f_locals.values()]
-        error = error.__cause__ or error.__context__
-    return " ".join(parts)
 
 
 def refusal(call):

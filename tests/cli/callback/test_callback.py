@@ -19,6 +19,7 @@ from helpers.callback_process import (
     counts,
     event,
 )
+from helpers.shown import shown
 from helpers.sockets import free_port
 from rbim import Credentials, InvalidRequest
 from rbim.callbacks.delivery import delivery_of
@@ -332,8 +333,4 @@ def test_a_credentials_file_that_is_none_shows_no_token(tmp_path, environment):
         assert error.field == "RBIM_CALLBACK_CREDENTIALS_FILE"
         assert said in error.message
         assert error.__context__ is None
-        frame = error.__traceback__
-        while frame is not None:
-            if "/rbim/" in frame.tb_frame.f_code.co_filename:
-                assert TOKEN not in repr(frame.tb_frame.f_locals)
-            frame = frame.tb_next
+        assert TOKEN not in shown(error)
