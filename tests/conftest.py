@@ -88,7 +88,7 @@ def pytest_collection_modifyitems(config, items):
 @settings(max_examples=1, database=None)
 @given(st.none())
 def _draw(_):
-    """Let Hypothesis register its random numbers: it asks the garbage collector who knows them, and that sees nothing frozen."""
+    """Let Hypothesis register its random numbers now: it asks the collector who knows them, which sees nothing frozen."""
 
 
 @pytest.hookimpl(wrapper=True)
