@@ -62,15 +62,13 @@ EXPECTED = {
     },
     "docs/errors.md": {
         "Handling errors": [re.escape(blocks_of("docs/errors.md", "text")[0].text)],
-        "Attempts, causes and pickling": [
-            r"SearchPublicGroups: .* \(3 attempts, outcome not sent\)\n([123] NotSent not sent\n){3}"
-        ],
-    },
-    "docs/retries.md": {
-        "Retries and unknown outcomes": [r"idempotent\nnever\n"],
+        "Retries": [r"idempotent\nnever\n"],
         "Retry settings": [r"公告\n"],
         "Confirmed by a retry": [r"1 Unanswered None unknown\n2 NotMember 560072 refused\nconfirmed by repeating: True\n"],
         "When the outcome is unknown": [r"g8\d+\n1 group\n"],
+        "Attempts, causes and pickling": [
+            r"SearchPublicGroups: .* \(3 attempts, outcome not sent\)\n([123] NotSent not sent\n){3}"
+        ],
     },
     "docs/SECURITY.md": {
         "No secrets in errors and logs": [r"Credentials\(app_id='\w+', app_token=Secret\(\*\*\*\)\) False\n"],
@@ -256,7 +254,7 @@ def test_the_page_on_the_command_line_has_every_command_and_flag():
 
 
 def test_the_numbers_of_the_page_on_retries_are_the_defaults():
-    text = (ROOT / "docs" / "retries.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
     retry, budget = Retry(), RetryBudget()
     assert f"| `Retry(attempts={retry.attempts})` | {retry.attempts} |" in text
     assert f"`Retry(base={retry.base}, cap={retry.cap})`" in text
