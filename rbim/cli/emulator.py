@@ -177,7 +177,7 @@ def _rules(texts: tuple[str, ...]) -> Rules:
 
 def _load(box: Emulator, faults: Path | None, state: Path | None) -> None:
     """Load the fault plan and the state from their files. Raises InvalidRequest that names the file."""
-    from rbim.emulator.faults.requests import faults_from
+    from rbim.emulator.faults import faults_from
 
     if faults is not None:
         with _naming(faults):

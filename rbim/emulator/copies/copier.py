@@ -38,7 +38,7 @@ from rbim.emulator.copies.log import OK, DeliveryAttempt, DeliveryLog
 from rbim.emulator.copies.messages import CopiedMessage, milliseconds
 from rbim.emulator.copies.queue import DeliveryQueues, QueuedDelivery
 from rbim.emulator.copies.targets import NoAnswer, open_sender, signed
-from rbim.emulator.faults.copies import CopyFaults, CopyInjection, injection_of
+from rbim.emulator.faults import CopyFaults, CopyInjection, injection_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping

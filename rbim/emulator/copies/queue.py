@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from rbim.emulator.faults.copies import Picked
+    from rbim.emulator.faults import Picked
 
 __all__ = ["DeliveryQueues", "QueuedDelivery"]
 

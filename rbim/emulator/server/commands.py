@@ -16,8 +16,7 @@ from rbim._support.local_server import is_loopback_url
 from rbim.callbacks.events.enums import ClientType, MsgType, Notice
 from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.copies.targets import split_url
-from rbim.emulator.faults.copies import COPY_KINDS, copy_faults_from
-from rbim.emulator.faults.requests import KINDS, faults_from
+from rbim.emulator.faults import COPY_KINDS, KINDS, copy_faults_from, faults_from
 from rbim.emulator.messaging import Mode
 from rbim.errors import InvalidRequest
 

@@ -23,7 +23,7 @@ from rbim._support import json
 from rbim._support.asgi import TooLarge, body_of
 from rbim._support.local_server import is_json
 from rbim.emulator.asgi import write
-from rbim.emulator.faults.plan import in_words
+from rbim.emulator.documents import in_words
 from rbim.emulator.platform.rules import Refusal
 from rbim.emulator.server.commands import PREFIX, Command, CommandError, ControlContext, DeferredAnswer
 from rbim.emulator.server.console import Console

@@ -16,7 +16,7 @@ from helpers.tables import each_row
 from rbim import Dialect, GroupType, InvalidRequest
 from rbim.callbacks import parse
 from rbim.emulator import Emulator, Rules
-from rbim.emulator.faults.copies import (
+from rbim.emulator.faults import (
     CopyFault,
     CopyFaults,
     Delay,

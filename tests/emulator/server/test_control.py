@@ -16,7 +16,7 @@ from helpers.rawclient import JSON, ask, connected, http, signed
 from helpers.tables import each_row
 from rbim import GroupType, InvalidRequest, Permission
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.faults.requests import Fault, Latency, Refuse, Status
+from rbim.emulator.faults import Fault, Latency, Refuse, Status
 from rbim.emulator.server.commands import ABOUT, COMMANDS, PREFIX
 from rbim.emulator.server.control import Control
 from rbim.emulator.server.server import serve

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.rawclient import arrived, ask, connected, create, http, signed, turns
 from helpers.tables import each_row
-from rbim.emulator.faults.requests import CutShort, Fault, Latency, Refuse, ResetAfter, ResetBefore, SlowBody
+from rbim.emulator.faults import CutShort, Fault, Latency, Refuse, ResetAfter, ResetBefore, SlowBody
 from rbim.emulator.server.server import serve
 
 
