@@ -111,8 +111,9 @@ def _converter(rules: Rules) -> Converter:
         return None if value is None else tuple(several(value, NoCallPolicy))
 
     def write_policies(value: tuple[NoCallPolicy | CallPolicy, ...] | None) -> Any:
-        entries = value if value is None else [each.wire if isinstance(each, CallPolicy) else each.entry for each in value]
-        return entries and [each.decode() if isinstance(each, bytes) else each for each in entries]
+        if value is None:
+            return None
+        return [each.wire if isinstance(each, CallPolicy) else each.entry.decode() for each in value]
 
     def read_by_id(value: Any, kind: type[Any], id_of: Callable[[Any], str]) -> dict[str, Any]:
         entries = {id_of(each): each for each in several(value, kind)}
@@ -135,7 +136,7 @@ def _converter(rules: Rules) -> Converter:
     for kind, write, read in forms:
         is_kind = partial(eq, kind)
         converter.register_unstructure_hook_func(is_kind, write)
-        converter.register_structure_hook_func(is_kind, lambda value, _, read=read: read(value))
+        converter.register_structure_hook_func(is_kind, partial(_read_with, read))
     converter.register_structure_hook(
         NoCallPolicy,
         lambda value, _: CallPolicy.from_wire(value) if isinstance(value, dict) else NoCallPolicy.from_entry(value),
@@ -143,6 +144,10 @@ def _converter(rules: Rules) -> Converter:
     read_group = make_dict_structure_fn(Group, converter)
     converter.register_structure_hook(Group, lambda value, kind: _checked(read_group(value, kind), rules))
     return converter
+
+
+def _read_with(read: Callable[[Any], Any], value: Any, _: object) -> Any:  # JSON; a value
+    return read(value)
 
 
 def _checked(group: Group, rules: Rules) -> Group:

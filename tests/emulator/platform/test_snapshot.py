@@ -158,7 +158,10 @@ def edited(edit):
         (lambda d: d["groups"][0].update(created="2026-01-02T03:04:05"), "no UTC offset"),
         (lambda d: d["groups"][0].update(created="yesterday"), r"'yesterday' @ \$.groups\[0\].created"),
         (lambda d: d["tasks"][0]["request"].update(start_date="1-2-3"), r"'1-2-3' @ \$.tasks\[0\].request.start_date"),
-        (lambda d: d["tasks"][0]["request"].update(isrecord="no"), r"must be true or false, not 'no' @ \$.tasks\[0\].request"),
+        (
+            lambda d: d["tasks"][0]["request"].update(isrecord="no"),
+            r"must be true or false, not 'no' @ \$.tasks\[0\].request",
+        ),
         (lambda d: d["tasks"][0]["request"].update(min_concurrent=0), r"min_concurrent: at least 1, not 0 @ \$.tasks\[0\]"),
         (lambda d: d["tasks"][0]["request"].update(call_policy=["{}"]), r"an entry must be a text.*call_policy\[0\]"),
         (lambda d: d["tasks"][0]["request"]["call_policy"].append(d["tasks"][0]["request"]["call_policy"][0]), "unique"),

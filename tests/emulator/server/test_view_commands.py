@@ -12,8 +12,8 @@ from helpers.rawclient import JSON, ask, http, signed
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.exchanges import FEW, KEPT, LONGEST
 from rbim.emulator.faults import CopyFault, Duplicate, Fault, Stale, Status
+from rbim.emulator.server.commands import MASK
 from rbim.emulator.server.server import serve
-from rbim.emulator.server.view_commands import MASK
 
 
 @pytest.fixture
