@@ -712,7 +712,7 @@ def _messages(context: ControlContext, _: str) -> Any:
         found.setdefault(each.number, []).append(each)
     newest = [found[number] for number in sorted(found, reverse=True)[:MOST]]
     document = {
-        "waiting": len(dispatch.queues),
+        "waiting": len(dispatch.queue),
         "messages": [_message(attempts[::-1], own=context.emulator.own_credentials) for attempts in newest],
     }
     return without_token(context, document)

@@ -94,7 +94,7 @@ class Console:
             "groups": len(state.groups),
             "tasks": len(state.tasks),
             "deliveries": len(emulator.deliveries),
-            "waiting": len(dispatch.queues),
+            "waiting": len(dispatch.queue),
             "faults": len(emulator.faults.counts),
             "copy_faults": len(emulator.copy_faults.counts),
         }
