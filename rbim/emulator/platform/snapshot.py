@@ -101,19 +101,8 @@ def _converter(rules: Rules) -> Converter:
     def several(value: Any, kind: Any) -> list[Any]:  # a JSON list; the type of its entries
         return converter.structure(exactly(value, list), cast("Any", list)[kind])
 
-    def read_moment(value: Any) -> datetime:
-        moment = datetime.fromisoformat(value)
-        if moment.tzinfo is None:
-            raise ValueError(f"{value} has no UTC offset")
-        return moment
-
     def read_policies(value: Any) -> Any:  # a list of the texts of policies or of objects, or null
         return None if value is None else tuple(several(value, NoCallPolicy))
-
-    def write_policies(value: tuple[NoCallPolicy | CallPolicy, ...] | None) -> Any:
-        if value is None:
-            return None
-        return [each.wire if isinstance(each, CallPolicy) else each.entry.decode() for each in value]
 
     def read_by_id(value: Any, kind: type[Any], id_of: Callable[[Any], str]) -> dict[str, Any]:
         entries = {id_of(each): each for each in several(value, kind)}
@@ -126,12 +115,12 @@ def _converter(rules: Rules) -> Converter:
 
     forms: list[tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = [
         (date, date.isoformat, date.fromisoformat),
-        (datetime, datetime.isoformat, read_moment),
+        (datetime, datetime.isoformat, _read_moment),
         (set[str], sorted, lambda value: set(several(value, str))),
         (dict[str, None], list, lambda value: dict.fromkeys(several(value, str))),  # an ordered set
         (dict[str, Group], write_by_id, lambda value: read_by_id(value, Group, attrgetter("group_id"))),
         (dict[str, Task], write_by_id, lambda value: read_by_id(value, Task, attrgetter("task_id"))),
-        (attrs.fields(CreateCallTask).call_policy.type, write_policies, read_policies),
+        (attrs.fields(CreateCallTask).call_policy.type, _write_policies, read_policies),
     ]
     for kind, write, read in forms:
         is_kind = partial(eq, kind)
@@ -144,6 +133,19 @@ def _converter(rules: Rules) -> Converter:
     read_group = make_dict_structure_fn(Group, converter)
     converter.register_structure_hook(Group, lambda value, kind: _checked(read_group(value, kind), rules))
     return converter
+
+
+def _read_moment(value: Any) -> datetime:
+    moment = datetime.fromisoformat(value)
+    if moment.tzinfo is None:
+        raise ValueError(f"{value} has no UTC offset")
+    return moment
+
+
+def _write_policies(value: tuple[NoCallPolicy | CallPolicy, ...] | None) -> Any:
+    if value is None:
+        return None
+    return [each.wire if isinstance(each, CallPolicy) else each.entry.decode() for each in value]
 
 
 def _read_with(read: Callable[[Any], Any], value: Any, _: object) -> Any:  # JSON; a value

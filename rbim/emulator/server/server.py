@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import struct
-from contextlib import contextmanager
 from datetime import UTC
 from email.utils import format_datetime
 from ipaddress import ip_address
@@ -36,13 +35,14 @@ except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(missing_extra("serving the emulator", missing.name, "server"), name=missing.name) from None
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from types import TracebackType
     from typing import Self
 
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
     from rbim._support.asgi import Receive, Scope, Send
+    from rbim._support.local_server import LocalServerGuard
     from rbim.clock import Clock
     from rbim.emulator.emulator import Emulator
 
@@ -220,29 +220,28 @@ class Server:
     ``host``, ``port`` and ``url``, its base URL, and ``control_url`` are final from the block's first line on.
     """
 
-    def __init__(  # noqa: PLR0913  # as serve
+    def __init__(  # noqa: PLR0913  # options, each by keyword
         self,
         emulator: Emulator,
         *,
         host: str,
         port: int,
         control_port: int,
-        allowed_hosts: Iterable[str],
+        guard: LocalServerGuard,
         sign_copies: bool,
         remote_copies: bool,
         watch: Callable[[Scope, float], None] | None,
     ) -> None:
+        context = ControlContext(emulator, self, sign_copies=sign_copies, remote_copies=remote_copies)
+        console = Console(context)
         self.emulator = emulator
         self.host = host
         self.port = port
         self._control_port = control_port
-        self._outage: asyncio.Task[None] | None = None
-        self._copying: asyncio.Task[None] | None = None
-        guard = guard_of(allowed_hosts, bound=host)
-        context = ControlContext(emulator, self, sign_copies=sign_copies, remote_copies=remote_copies)
-        console = Console(context)
         self._platform = Listener(ControlApp(context, console, guard, emulator.asgi, watch), emulator.clock)
         self._control = Listener(ControlApp(context, console, guard, None, watch), emulator.clock)
+        self._outage: asyncio.Task[None] | None = None
+        self._copying: asyncio.Task[None] | None = None
 
     @property
     def listening(self) -> bool:
@@ -365,49 +364,37 @@ def serve(  # noqa: PLR0913  # options, each by keyword and with a default
         host=host,
         port=port,
         control_port=control_port,
-        allowed_hosts=allowed_hosts,
+        guard=guard_of(allowed_hosts, bound=host),
         sign_copies=sign_copies,
         remote_copies=remote_copies,
         watch=watch,
     )
 
 
-def run(  # noqa: PLR0913  # as serve
-    emulator: Emulator,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8883,
-    control_port: int = 0,
-    allowed_hosts: Iterable[str] = (),
-    sign_copies: bool = False,
-    remote_copies: bool = False,
-    watch: Callable[[Scope, float], None] | None = None,
-    begun: Callable[[Server], None] = lambda _: None,
-    ended: Callable[[], None] = lambda: None,
+def run(
+    server: Server, *, begun: Callable[[Server], None] = lambda _: None, ended: Callable[[], None] = lambda: None
 ) -> None:
-    """Serve the emulator until Ctrl-C or SIGTERM. Call it in the main thread. The options are as for :func:`serve`.
+    """Serve an emulator until Ctrl-C or SIGTERM. Call it in the main thread.
 
     ``begun`` is called when it listens, ``ended`` when it no longer serves; a second signal interrupts neither. Raises
     OSError if an address is in use or does not belong to this machine; its ``filename`` names the address.
     """
-    server = serve(
-        emulator,
-        host=host,
-        port=port,
-        control_port=control_port,
-        allowed_hosts=allowed_hosts,
-        sign_copies=sign_copies,
-        remote_copies=remote_copies,
-        watch=watch,
-    )
 
     async def until_stopped() -> None:
-        stop = asyncio.Event()
-        with _signals(asyncio.get_running_loop(), stop):
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+        def on_signal(*_: object) -> None:
+            loop.call_soon_threadsafe(stop.set)
+
+        previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
             async with server:
                 begun(server)
                 await stop.wait()
             ended()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
     asyncio.run(until_stopped())
 
@@ -416,16 +403,3 @@ def _url(host: str, port: int) -> str:
     if ip_address(host).is_unspecified:
         host = "::1" if ":" in host else "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-@contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Generator[None]:
-    def on_signal(*_: object) -> None:
-        loop.call_soon_threadsafe(stop.set)
-
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
