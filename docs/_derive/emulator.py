@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from _derive.markdown import code, table
-from rbim.emulator.faults.copies import COPY_KINDS
-from rbim.emulator.faults.requests import KINDS
-from rbim.emulator.server.view_commands import COMMANDS
+from rbim.emulator.faults import COPY_KINDS, KINDS
+from rbim.emulator.server.commands import COMMANDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

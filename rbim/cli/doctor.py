@@ -24,7 +24,7 @@ from rbim.cli.folding import fold, terminal_columns
 from rbim.cli.json_output import show_json
 from rbim.cli.output import console
 from rbim.cli.printable import printable
-from rbim.emulator.server.own_headers import EMULATED
+from rbim.emulator.asgi import EMULATED
 from rbim.errors import (
     ApiError,
     AuthenticationError,

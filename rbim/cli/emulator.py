@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path  # noqa: TC003  # cyclopts reads it
@@ -23,7 +23,7 @@ from rbim.cli.extras import require
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable
 
     from rbim.emulator.emulator import Emulator
     from rbim.emulator.rules import Rules
@@ -93,7 +93,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     strict_dialect
         Answer a request whose effect depends on the dialect with HTTP 500 and the name of the field, without any effect.
     sign_copies
-        Let the control interface set a target of message copies although they are signed with the configured token.
+        Let message copies to another machine be signed with the configured token. Those to this machine are, in any case.
     remote_copies
         Let the control interface set a target of message copies on another machine.
     quiet
@@ -104,14 +104,13 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     from rbim.cli.live_lines import live_lines
     from rbim.emulator.clock import EmulatedClock
     from rbim.emulator.emulator import Emulator
-    from rbim.emulator.server.server import run
+    from rbim.emulator.server.server import run, serve as server_of
 
     codes: list[Exit] = []
 
     def begun(server: Server) -> None:
         codes.append(Exit.DONE)
-        _print_address(server)
-        _warn(server, sign_copies=sign_copies)
+        _print_address(server, sign_copies=sign_copies)
 
     def ended() -> None:
         if state is not None:
@@ -122,24 +121,18 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     except InvalidRequest as error:
         return report_error(error, "rbim emulator")
     try:
-        clock = EmulatedClock(datetime.now(UTC)) if emulated_clock else None
         box = Emulator(
             credentials=config.credentials() if config.has_credentials else None,
             dialect=config.dialect,
             rules=_rules(rule),
-            clock=clock,
+            clock=EmulatedClock(datetime.now(UTC)) if emulated_clock else None,
             check_roles=check_roles,
             strict_dialect=strict_dialect,
             seed=seed,
         )
-        box.requests.limit = box.deliveries.limit = KEPT_RECORDS
         _load(box, faults, state)
-    except InvalidRequest as error:
-        print_error(error.message)
-        return Exit.USAGE
-    try:
         with nullcontext() if quiet else live_lines(box, sys.stderr) as lines:
-            run(
+            server = server_of(
                 box,
                 host=host,
                 port=port,
@@ -148,9 +141,8 @@ def serve(  # noqa: PLR0913  # flags, each with a default
                 sign_copies=sign_copies,
                 remote_copies=remote_copies,
                 watch=None if lines is None else lines.request,
-                begun=begun,
-                ended=ended,
             )
+            run(server, begun=begun, ended=ended)
     except InvalidRequest as error:
         print_error(error.message.replace("allowed_hosts", "--allowed-host", 1))
         return Exit.USAGE
@@ -177,34 +169,22 @@ def _rules(texts: tuple[str, ...]) -> Rules:
 
 def _load(box: Emulator, faults: Path | None, state: Path | None) -> None:
     """Load the fault plan and the state from their files. Raises InvalidRequest that names the file."""
-    from rbim.emulator.faults.requests import faults_from
+    from rbim.emulator.faults import faults_from
 
+    def load(path: Path, take: Callable[[Any], object]) -> None:
+        try:
+            take(rbim_json.loads(path.read_bytes()))
+        except (InvalidRequest, OSError, rbim_json.NotJson) as error:
+            why = error.strerror if isinstance(error, OSError) else getattr(error, "message", error)
+            raise InvalidRequest(f"{path}: {why or 'cannot be read'}") from None
+
+    box.requests.limit = box.deliveries.limit = KEPT_RECORDS
     if faults is not None:
-        with _naming(faults):
-            box.faults.add(*faults_from(_document(faults)))
-    if state is not None:
-        with _naming(state):
-            if state.exists():
-                box.load(_document(state))
-            elif not state.parent.is_dir():
-                raise InvalidRequest("its directory does not exist")
-
-
-@contextmanager
-def _naming(path: Path) -> Generator[None]:
-    try:
-        yield
-    except InvalidRequest as error:
-        raise InvalidRequest(f"{path}: {error.message}") from None
-
-
-def _document(path: Path) -> Any:  # JSON
-    try:
-        return rbim_json.loads(path.read_bytes())
-    except OSError as error:
-        raise InvalidRequest(error.strerror or "cannot be read") from None
-    except rbim_json.NotJson as error:
-        raise InvalidRequest(str(error)) from None
+        load(faults, lambda document: box.faults.add(*faults_from(document)))
+    if state is not None and state.exists():
+        load(state, box.load)
+    elif state is not None and not state.parent.is_dir():
+        raise InvalidRequest(f"{state}: its directory does not exist")
 
 
 def _write_state(document: Any, path: Path) -> Exit:  # JSON
@@ -218,38 +198,30 @@ def _write_state(document: Any, path: Path) -> Exit:  # JSON
     return Exit.DONE
 
 
-def _print_address(server: Server) -> None:
-    """Print the base URL, then lines that a shell can evaluate."""
+def _print_address(server: Server, *, sign_copies: bool) -> None:
+    """Print the base URL, then lines that a shell can evaluate, and warn about what the flags allow to others."""
     from rbim.emulator.server.commands import ABOUT, PREFIX
 
-    credentials = server.emulator.credentials
+    emulator, credentials = server.emulator, server.emulator.credentials
     lines = [
         server.url,
         f"# {ABOUT}",
         f"# Page and control interface: {server.url}{PREFIX}, also during an outage: {server.control_url}",
         f"export RBIM_BASE_URL={server.url}",
     ]
-    if server.emulator.own_credentials:
-        lines += [
-            f"export RBIM_APP_ID={credentials.app_id}",
-            f"export RBIM_APP_TOKEN={credentials.app_token.reveal()}",
-        ]
-    if document := server.emulator.dialect.to_document():  # the same for a client and a receiver
-        lines.append(
-            f"export RBIM_DIALECT={shlex.quote(','.join(f'{key}={spelled(each)}' for key, each in document.items()))}"
-        )
-    lines.append(f"export RBIM_EMULATOR_URL={str(server.control_url).removesuffix(PREFIX)}")
+    if emulator.own_credentials:
+        lines += [f"export RBIM_APP_ID={credentials.app_id}", f"export RBIM_APP_TOKEN={credentials.app_token.reveal()}"]
+    if document := emulator.dialect.to_document():  # the same for a client and a receiver
+        pairs = ",".join(f"{key}={spelled(each)}" for key, each in document.items())
+        lines.append(f"export RBIM_DIALECT={shlex.quote(pairs)}")
+    lines.append(f"export RBIM_EMULATOR_URL={server.control_url.removesuffix(PREFIX)}")
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
-
-
-def _warn(server: Server, *, sign_copies: bool) -> None:
-    """Warn about what the flags allow to others."""
     if not ip_address(server.host).is_loopback:
         print_note(
             f"warning: everyone who can reach {server.host} can read and change the emulator, and make it send requests"
         )
-    if sign_copies and not server.emulator.own_credentials:
+    if sign_copies and not emulator.own_credentials:
         print_note(
             "warning: message copies are signed with the configured RBIM_APP_TOKEN, for everyone who can reach the emulator"
         )

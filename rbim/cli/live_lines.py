@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from rbim.cli.background_writer import Line, StreamListener
 from rbim.cli.folding import columns_of, fold, terminal_columns
 from rbim.cli.printable import printable
-from rbim.emulator.asgi import RECORD
+from rbim.emulator.asgi import OUTCOME, RECORD
 from rbim.emulator.copies.log import OK
 from rbim.emulator.server.commands import PREFIX
-from rbim.emulator.server.guarded import OUTCOME
 from rbim.wire.codec import SUCCESS
 
 if TYPE_CHECKING:

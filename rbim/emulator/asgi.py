@@ -20,13 +20,20 @@ if TYPE_CHECKING:
     from rbim.emulator.exchanges import ExchangeLog
     from rbim.emulator.platform.service import Platform, ServedAnswer
 
-__all__ = ["BODILESS", "CONNECTION", "RECORD", "EmulatorApp", "RequestConnection", "failure", "write"]
+__all__ = ["CONNECTION", "EMULATED", "OUTCOME", "PRODUCT", "RECORD", "EmulatorApp", "RequestConnection", "failure", "write"]
 
 CONNECTION = "rbim.connection"
 """The ASGI extension through which the emulator's own server gives control over connections."""
 
 RECORD = "rbim.record"
 """The key of a scope under which the application notes the record of its request, for what is in front of it."""
+
+OUTCOME = "rbim.outcome"
+"""The key of a scope for the status and the reason of a refusal, or of a command, for what is in front of it."""
+
+PRODUCT = "rbim-emulator"
+EMULATED = f"{PRODUCT} (emulated clock)"
+"""The ``Server`` header of an emulator whose clock is emulated, so that ``Date`` is not taken for the time of a machine."""
 
 BODY_LIMIT = 1024 * 1024
 BODILESS = (204, 304)
@@ -41,11 +48,8 @@ class RequestConnection(Protocol):
     def reset(self) -> None:
         """Reset the connection: the peer's next read fails."""
 
-    def cut(self, response: Response, keep: float) -> None:
-        """Write the head and the share ``keep`` of the body, never all of it, then close."""
-
-    async def answer(self, response: Response) -> None:
-        """Write a whole response at once."""
+    def close(self) -> None:
+        """Close the connection, also in the middle of an answer."""
 
 
 def failure(status: int, message: str, code: str = MALFORMED) -> Response:
@@ -106,7 +110,7 @@ class EmulatorApp:
         try:
             await self._respond(answer, scope, send)
         finally:
-            exchanges.end(exchange, self._clock.monotonic() - record.at)
+            exchange.took = self._clock.monotonic() - record.at
 
     async def _respond(self, answer: ServedAnswer, scope: Scope, send: Send) -> None:
         """Send the answer with the injected faults; some of them need control over the connection, from the server.
@@ -122,16 +126,14 @@ class EmulatorApp:
             if connection is None:
                 needs = ", ".join(injection.names)
                 raise RuntimeError(f"this server gives no control over its connections, needed for {needs}")
-            if injection.keep is not None:
-                connection.cut(answer.response, injection.keep)
-            else:
+            if injection.keep is None:
                 connection.reset()
-        elif injection.body_time:
-            await write(send, answer.response, lambda: clock.sleep(injection.body_time))
-        elif connection is not None:
-            await connection.answer(answer.response)
+            else:
+                await write(send, answer.response, keep=injection.keep)
+                connection.close()
         else:
-            await write(send, answer.response)
+            pause = (lambda: clock.sleep(injection.body_time)) if injection.body_time else None
+            await write(send, answer.response, pause)
 
 
 def _query(text: bytes) -> dict[str, str]:
@@ -141,15 +143,22 @@ def _query(text: bytes) -> dict[str, str]:
     return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True))
 
 
-async def write(send: Send, response: Response, pause: Callable[[], Awaitable[None]] | None = None) -> None:
-    """Send a response; with ``pause``, wait for it after the head and the first byte of the body."""
+async def write(
+    send: Send, response: Response, pause: Callable[[], Awaitable[None]] | None = None, *, keep: float | None = None
+) -> None:
+    """Send a response; with ``pause``, wait for it after the head and the first byte of the body.
+
+    With ``keep`` send that share of the body only, and never all of it; the caller closes the connection.
+    """
     headers = [(name.encode(), value.encode()) for name, value in response.headers.items()]
     body = b"" if response.status in BODILESS else response.body
     if response.status not in BODILESS:
         headers.append((b"content-length", str(len(body)).encode()))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    if pause is not None:
+    if keep is not None:
+        body = body[: max(0, min(int(len(body) * keep), len(body) - 1))]
+    elif pause is not None:
         await send({"type": "http.response.body", "body": body[:1], "more_body": True})
         await pause()
         body = body[1:]
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": keep is not None})

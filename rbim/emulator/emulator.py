@@ -13,7 +13,7 @@ from rbim.credentials import Credentials
 from rbim.dialect import Dialect
 from rbim.emulator.asgi import EmulatorApp
 from rbim.emulator.copies.copier import Copier
-from rbim.emulator.faults.requests import Faults
+from rbim.emulator.faults import Faults
 from rbim.emulator.messaging import Messaging
 from rbim.emulator.platform.rules import Refusal, World
 from rbim.emulator.platform.service import Platform

@@ -54,7 +54,7 @@ from rbim import (
 )
 from rbim.bulk.job import InviteJob, Job, RemoveJob, open_job
 from rbim.emulator import Rules
-from rbim.emulator.faults.requests import (
+from rbim.emulator.faults import (
     Code,
     CutShort,
     InvalidJson,

@@ -28,7 +28,7 @@ from rbim import (
 )
 from rbim.bulk.job import InviteJob, Job, open_job
 from rbim.emulator import Emulator
-from rbim.emulator.faults.requests import Latency
+from rbim.emulator.faults import Latency
 from rbim.emulator.server.server import serve
 from rbim.operations.base import Repeat, operation
 from rbim.operations.groups import GroupOperation, Invited

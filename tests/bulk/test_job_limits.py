@@ -36,7 +36,7 @@ from rbim import (
     TimestampExpired,
 )
 from rbim.bulk.job import InviteJob
-from rbim.emulator.faults.requests import Code, Latency
+from rbim.emulator.faults import Code, Latency
 
 # ----------------------------------------------------------------------------------------- limits
 

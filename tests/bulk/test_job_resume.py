@@ -35,7 +35,7 @@ from helpers.tables import each_row
 from rbim import ApiError, InvalidRequest, Retry, Throttled, Unanswered
 from rbim.bulk.job import InviteJob, RemoveJob, open_job
 from rbim.bulk.journal.loading import BATCH
-from rbim.emulator.faults.requests import Code, Latency
+from rbim.emulator.faults import Code, Latency
 from rbim.operations.fails import Fail
 from rbim.operations.groups import Invited
 

@@ -19,7 +19,7 @@ from helpers.jobs import (
 )
 from rbim import IntermediaryError, NotFound, NotSent
 from rbim.bulk.job import InviteJob, open_job
-from rbim.emulator.faults.requests import Status
+from rbim.emulator.faults import Status
 
 
 async def watched(run):

@@ -13,7 +13,7 @@ from rbim import InviteJoinGroup, QueryGroupDetail
 from rbim.cli import Exit, run
 from rbim.cli.demo import example
 from rbim.emulator import Emulator
-from rbim.emulator.faults.requests import Code, Fault, InvalidJson
+from rbim.emulator.faults import Code, Fault, InvalidJson
 
 
 def figures_of(out):

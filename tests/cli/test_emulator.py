@@ -19,7 +19,7 @@ from helpers.pages import blocks_of, run_program
 from helpers.paths import DOCS
 from rbim.cli import Exit, run
 from rbim.emulator import Emulator
-from rbim.emulator.faults.requests import KINDS, faults_from
+from rbim.emulator.faults import KINDS, faults_from
 from rbim.emulator.server.commands import ABOUT
 
 PAGE = (DOCS / "emulator.md").read_text(encoding="utf-8")

@@ -63,33 +63,28 @@ def emulator(bare_environment, capsys):
     return call
 
 
-def copied_to(url, receiver):
-    """Set a target of copies and send a message; return the HTTP status and the answer."""
-    found = control(url, "PUT", "copy", {"url": receiver.url()})
-    control(url, "POST", "say", {"sender": "1001", "to": "1002", "text": "x"})
-    return found
-
-
-def test_a_configured_token_signs_copies_only_with_the_flag(emulator, bare_environment):
+def test_a_configured_token_signs_copies_to_this_machine_and_to_others_only_with_the_flag(emulator, bare_environment):
     for name, value in PLANTED.items():
         bare_environment.setenv(name, value)
+    elsewhere = {"url": "http://192.0.2.7/copy"}
 
-    def refused(url):
-        status, answer = copied_to(url, receiver)
+    def without(url):
+        status, answer = control(url, "PUT", "copy", elsewhere)
         assert (status, "start rbim emulator with --sign-copies" in answer["error"]) == (409, True)
-        assert control(url, "GET", "deliveries") == (200, [])
-
-    def accepted(url):
-        assert copied_to(url, receiver)[0] == 200
+        assert control(url, "PUT", "copy", {"url": receiver.url()})[0] == 200
+        control(url, "POST", "say", {"sender": "1001", "to": "1002", "text": "x"})
         while not control(url, "GET", "deliveries")[1]:
             pass
 
     with RawServer(reply()) as receiver:
-        assert emulator(refused) == ""
-        assert receiver.requests == []
-        err = emulator(accepted, "--sign-copies")
+        assert emulator(without, "--remote-copies") == ""
         (copy,) = receiver.requests
     signed = f"an-appplanted-token{copy.header('MD5')}{copy.header('CurTime')}"
     assert copy.header("CheckSum") == hashlib.md5(signed.encode()).hexdigest().upper()
+
+    def accepted(url):
+        assert control(url, "PUT", "copy", elsewhere)[0] == 200
+
     told = "message copies are signed with the configured RBIM_APP_TOKEN"
+    err = emulator(accepted, "--sign-copies", "--remote-copies")
     assert err == f"rbim: warning: {told}, for everyone who can reach the emulator\n"

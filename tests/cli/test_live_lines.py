@@ -16,10 +16,9 @@ from rich.cells import cell_len
 from helpers.rawclient import ask, connected, http, signed
 from rbim.cli.live_lines import LINES, WAITING, LiveLines, live_lines
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.asgi import RECORD
+from rbim.emulator.asgi import OUTCOME, RECORD
 from rbim.emulator.copies.log import DeliveryAttempt
-from rbim.emulator.faults.requests import CutShort, Fault, ResetAfter, Status
-from rbim.emulator.server.guarded import OUTCOME
+from rbim.emulator.faults import CutShort, Fault, ResetAfter, Status
 from rbim.emulator.server.server import serve
 from rbim.operations import SearchPublicGroups
 

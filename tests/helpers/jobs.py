@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings, strategies as st
 from rbim import AsyncClient, Dialect, GroupType, InviteJoinGroup, Retry
 from rbim.bulk.job import InviteJob
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.faults.requests import Fault
+from rbim.emulator.faults import Fault
 from rbim.operations.groups import Invited
 
 NO_PAUSES = Retry(attempts=3, random=lambda: 0.0)

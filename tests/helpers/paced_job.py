@@ -10,7 +10,7 @@ from attrs import evolve
 from rbim import AsyncClient, Credentials, GroupType
 from rbim.bulk import InviteJob
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.faults.requests import Fault, Latency, Refuse
+from rbim.emulator.faults import Fault, Latency, Refuse
 
 from .platform_simulation import Sliding
 

@@ -10,7 +10,7 @@ import pytest
 from helpers.paths import DOCS
 from helpers.tables import each_row
 from rbim import ClientClosed, CreateGroup, Credentials, Dialect, GroupType, InviteJoinGroup, JoinGroup, NotSent, Throttled
-from rbim.emulator.faults.requests import Fault, Refuse, Throttle
+from rbim.emulator.faults import Fault, Refuse, Throttle
 from rbim.testing import pytest_plugin as testing
 
 PAGE = (DOCS / "testing.md").read_text(encoding="utf-8")

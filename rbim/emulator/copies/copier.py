@@ -36,9 +36,9 @@ from rbim.callbacks.events.enums import ConvType
 from rbim.emulator.clock import ROUNDS, SLEEPERS, EmulatedClock
 from rbim.emulator.copies.log import OK, DeliveryAttempt, DeliveryLog
 from rbim.emulator.copies.messages import CopiedMessage, milliseconds
-from rbim.emulator.copies.queue import DeliveryQueues, QueuedDelivery
+from rbim.emulator.copies.queue import DeliveryQueue, QueuedDelivery
 from rbim.emulator.copies.targets import NoAnswer, open_sender, signed
-from rbim.emulator.faults.copies import CopyFaults, CopyInjection, injection_of
+from rbim.emulator.faults import CopyFaults, CopyInjection, injection_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -58,7 +58,7 @@ __all__ = ["Copier", "Dispatch"]
 # Nothing here runs by itself: :meth:`Dispatch.running` delivers while its block runs. :mod:`rbim.emulator.copies.copier`
 # describes how time passes meanwhile.
 #
-# A delivery waits in ``queues``; then it is taken for an attempt, which is active until it has a result; then it is done, or
+# A delivery waits in ``queue``; then it is taken for an attempt, which is active until it has a result; then it is done, or
 # waits in its queue again until its next attempt is due. At most one delivery of a conversation is active. If a block fails
 # or is cancelled, its active deliveries wait again, with the same attempt number.
 
@@ -84,16 +84,17 @@ class _ActiveAttempt:
     """An attempt in progress. ``siblings`` are those of the same block, ``sleepers`` its sleeps on the emulated clock."""
 
     delivery: QueuedDelivery
+    queue: DeliveryQueue
     sender: Sender
     siblings: set[_ActiveAttempt]
     sleepers: _Sleepers
 
 
 class Dispatch:
-    """Delivers the copies in its ``queues`` to its ``destination``; ``deliveries`` logs the results."""
+    """Delivers the copies in its ``queue`` to its ``destination``; ``deliveries`` logs the results."""
 
     def __init__(self, clock: Clock, rules: Rules, credentials: Credentials) -> None:
-        self.queues = DeliveryQueues()
+        self.queue = DeliveryQueue()
         self.deliveries = DeliveryLog()
         self._clock = clock
         self._rules = rules
@@ -101,7 +102,8 @@ class Dispatch:
         self._destination: Destination | None = None
         self._patience = 0.0
         self._active: set[_ActiveAttempt] = set()
-        self._changes = 0
+        self.changes = 0
+        """A number that grows whenever a delivery is added, begins or ends."""
         self._waiting: set[anyio.Event] = set()
 
     @property
@@ -113,15 +115,10 @@ class Dispatch:
     def destination(self, destination: Destination | None) -> None:
         self._destination = destination
         if destination is None:
-            self.queues.clear()
+            self.queue = DeliveryQueue()
         else:
             self._patience = destination.patience
         self.changed()
-
-    @property
-    def changes(self) -> int:
-        """A number that grows whenever a delivery is added, begins or ends."""
-        return self._changes
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -137,8 +134,10 @@ class Dispatch:
         except BaseExceptionGroup as group:
             failure = _first_error(group)
         finally:
+            now = self._clock.monotonic()
             for active in attempts:  # interrupted: the delivery waits again
-                self._requeue(active.delivery, 0.0)
+                active.delivery.due = now
+                active.queue.put_back(active.delivery, now)
             self._active -= attempts
             self.changed()
         if failure is not None:
@@ -161,15 +160,15 @@ class Dispatch:
         opened: tuple[Destination, Sender] | None = None
         while True:
             destination, now = self._destination, self._clock.monotonic()
-            due = self.queues.next_due()
+            due = self.queue.next_due(now)
             if destination is None or due is None or len(self._active) >= destination.concurrency:
                 await self._wait_for_change(None)
             elif due > now:
                 await self._wait_for_change(due - now)
             elif opened is None or opened[0] is not destination:
                 opened = destination, await open_sender(destination, stack, timeout=LIMIT + LEEWAY)
-            else:
-                active = _ActiveAttempt(self.queues.take(), opened[1], attempts, _Sleepers(self.changed))
+            elif (delivery := self.queue.take(now)) is not None:
+                active = _ActiveAttempt(delivery, self.queue, opened[1], attempts, _Sleepers(self.changed))
                 attempts.add(active)
                 self._active.add(active)
                 self.changed()
@@ -186,21 +185,16 @@ class Dispatch:
         for duplicate in range(injection.duplicates):
             await self._deliver(active, headers, body, injection, duplicate=duplicate + 1)
         pauses = self._rules.resend_after if self._destination is not None and self._destination.high else ()
+        now = self._clock.monotonic()
         if accepted or delivery.attempt > len(pauses):
-            self.queues.done(delivery)
+            active.queue.done(delivery, now)
         else:
-            pause = pauses[delivery.attempt - 1]
             delivery.attempt += 1
-            self._requeue(delivery, pause + injection_of(delivery.picked, delivery.attempt).delay)
+            delivery.due = now + pauses[delivery.attempt - 2] + injection_of(delivery.picked, delivery.attempt).delay
+            active.queue.put_back(delivery, now)
         active.siblings.remove(active)
         self._active.remove(active)
         self.changed()
-
-    def _requeue(self, delivery: QueuedDelivery, pause: float) -> None:
-        if self._destination is None:
-            self.queues.done(delivery)
-        else:
-            self.queues.put_back(delivery, self._clock.monotonic() + pause)
 
     def _signed(self, delivery: QueuedDelivery, injection: CopyInjection) -> tuple[Headers, bytes]:
         body = delivery.content
@@ -250,11 +244,18 @@ class Dispatch:
             )
         return status == OK
 
+    def put(self, delivery: QueuedDelivery, delay: float = 0.0) -> None:
+        """Queue a delivery, due in ``delay`` seconds."""
+        now = self._clock.monotonic()
+        delivery.due = now + delay
+        self.queue.put(delivery, now)
+        self.changed()
+
     # Waiting.
 
     def changed(self) -> None:
         """Wake all tasks that wait for a change."""
-        self._changes += 1
+        self.changes += 1
         for event in self._waiting:
             event.set()
 
@@ -273,8 +274,9 @@ class Dispatch:
 
     def _is_busy(self) -> bool:
         """Return whether an attempt is in progress or due."""
-        due = self.queues.next_due()
-        return bool(self._active) or (self._destination is not None and due is not None and due <= self._clock.monotonic())
+        now = self._clock.monotonic()
+        due = self.queue.next_due(now)
+        return bool(self._active) or (self._destination is not None and due is not None and due <= now)
 
     async def _finish(self) -> None:
         """Wait until no attempt is in progress or due. Emulated time passes if attempts in progress wait for it."""
@@ -292,10 +294,10 @@ class Dispatch:
     async def _wait_until_idle(self) -> None:
         """Wait until no attempt is in progress, or all wait for emulated time; no longer than ``patience``."""
         while True:
-            changes = self._changes
+            changes = self.changes
             for _ in range(ROUNDS):
                 await checkpoint()
-            if changes != self._changes:
+            if changes != self.changes:
                 continue
             if not self._is_busy() or (self._active and all(active.sleepers for active in self._active)):
                 return
@@ -379,8 +381,7 @@ class Copier:
                 document=document,
                 attempt=max(each.attempt for each in attempts) + 1,
             )
-            self.dispatch.queues.put(delivery, self._world.clock.monotonic())
-            self.dispatch.changed()
+            self.dispatch.put(delivery)
 
     def reset_count(self) -> None:
         """Restart the message numbers and ids."""
@@ -395,7 +396,7 @@ class Copier:
             return
         picked = self.faults.pick(document or {})
         first = injection_of(picked, 1)
-        self.dispatch.queues.put(
+        self.dispatch.put(
             QueuedDelivery(
                 number=self._count,
                 message_id=message_id,
@@ -403,10 +404,7 @@ class Copier:
                 content=content,
                 document=document,
                 picked=picked,
+                to_pass=first.overtaken_by,
             ),
-            self._world.clock.monotonic(),
-            delay=first.delay,
-            overtaken_by=first.overtaken_by,
-            patience=first.patience,
+            first.delay + first.patience,
         )
-        self.dispatch.changed()

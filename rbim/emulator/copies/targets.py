@@ -27,7 +27,6 @@ __all__ = [
     "Destination",
     "Headers",
     "NoAnswer",
-    "PostSender",
     "ReceiveFunction",
     "Sender",
     "Target",
@@ -117,19 +116,22 @@ def split_url(url: str) -> tuple[str, str, dict[str, str]]:
     raise InvalidRequest(f"target: must be an http or https URL, not {url!r}", field="target")
 
 
-class PostSender:
-    """Sends deliveries to one URL over an open transport. ``timeout`` is in seconds of real time."""
+async def open_sender(
+    destination: Destination,
+    stack: AsyncExitStack,
+    *,
+    timeout: float,  # noqa: ASYNC109  # of each delivery, in seconds of real time
+) -> Sender:
+    """Return the sender for a destination, for use until the stack is closed."""
+    if not isinstance(destination.target, str):
+        return sender_to(destination.target)
+    origin, path, query = split_url(destination.target)
+    transport = await stack.enter_async_context(destination.transport())
 
-    def __init__(self, url: str, transport: Transport, *, timeout: float) -> None:
-        self._origin, self._path, self._query = split_url(url)
-        self._transport = transport
-        self._timeout = timeout
-
-    async def __call__(self, headers: Headers, body: bytes) -> int:
-        """Post one delivery and return the status of the answer."""
-        request = Request(origin=self._origin, path=self._path, query=self._query, headers=headers, body=body)
+    async def post(headers: Headers, body: bytes) -> int:
+        request = Request(origin=origin, path=path, query=query, headers=headers, body=body)
         try:
-            response = await self._transport.send(request, timeout=self._timeout)
+            response = await transport.send(request, timeout=timeout)
         except NotSent as error:
             cause = str(error).removesuffix(f": {EMULATOR}")  # the receiver is no emulator
             raise NoAnswer(f"refused: {cause}") from error
@@ -137,14 +139,4 @@ class PostSender:
             raise NoAnswer(f"no answer: {error}") from error
         return response.status
 
-
-async def open_sender(
-    destination: Destination,
-    stack: AsyncExitStack,
-    *,
-    timeout: float,  # noqa: ASYNC109  # of each delivery
-) -> Sender:
-    """Return the sender for a destination, for use until the stack is closed."""
-    if isinstance(destination.target, str):
-        return PostSender(destination.target, await stack.enter_async_context(destination.transport()), timeout=timeout)
-    return sender_to(destination.target)
+    return post

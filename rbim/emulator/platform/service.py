@@ -23,7 +23,7 @@ from rbim.wire.converter import Converters
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rbim.emulator.faults.requests import Faults, Injection
+    from rbim.emulator.faults import Faults, Injection
     from rbim.emulator.platform.signature import SignatureCheck
     from rbim.emulator.request_log import RequestLog
     from rbim.operations.base import Endpoint, Operation

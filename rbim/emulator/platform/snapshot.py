@@ -8,15 +8,15 @@ from __future__ import annotations
 from copy import deepcopy
 from datetime import date, datetime
 from enum import StrEnum
-from functools import lru_cache
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from functools import lru_cache, partial
+from operator import attrgetter, eq
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 from attrs import frozen
-from cattrs import Converter, ForbiddenExtraKeysError, transform_error
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+from cattrs.gen import make_dict_structure_fn
 
+from rbim.emulator.documents import exactly, read_document, strict_converter
 from rbim.emulator.platform.state import Group, State, Task
 from rbim.emulator.rules import Rules
 from rbim.errors import InvalidRequest
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
+    from cattrs import Converter
+
 __all__ = ["VERSION", "Snapshot", "export_state", "load_state"]
 
 VERSION = 1
 """The format version of the documents; no other is read."""
 
 SHOWN = 5  # errors of a document in one message
-
-T = TypeVar("T", Group, Task)
 
 
 @frozen(repr=False)
@@ -81,11 +81,9 @@ def load_state(state: State, document: object, rules: Rules | None = None) -> No
     if type(version) is not int or version != VERSION:
         raise InvalidRequest(f"version: must be {VERSION} for the emulator's state, not {version!r}", field="version")
     try:
-        loaded = _converter(rules or Rules()).structure(fields, State)
-    except Exception as error:
-        wrong = transform_error(error, format_exception=_message)
-        more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-        raise InvalidRequest(f"invalid emulator state: {'; '.join(wrong[:SHOWN])}{more}", field="document") from None
+        loaded = read_document(_converter(rules or Rules()), fields, State, field="document", most=SHOWN)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"invalid emulator state: {error.message}", field="document") from None
     _assign(state, loaded)
 
 
@@ -96,98 +94,62 @@ def _assign(state: State, other: State) -> None:
 
 @lru_cache(maxsize=8)
 def _converter(rules: Rules) -> Converter:
-    converter = Converter(forbid_extra_keys=True, unstruct_collection_overrides={set: sorted})
-    for kind in (str, int, bool):
-        converter.register_structure_hook(kind, _exactly)
+    """Return the converter of states; it refuses groups that the rules cannot produce."""
+    converter = strict_converter()
     converter.register_unstructure_hook(StrEnum, attrgetter("value"))
-    converter.register_structure_hook(StrEnum, lambda value, kind: kind(value))
-    converter.register_unstructure_hook(date, date.isoformat)
-    converter.register_structure_hook(date, lambda value, _: date.fromisoformat(value))
-    converter.register_unstructure_hook(datetime, datetime.isoformat)
-    converter.register_structure_hook(datetime, _read_moment)
-    _register_policies(converter)
-    _register_group(converter, rules)
-    _register_state(converter)
+
+    def several(value: Any, kind: Any) -> list[Any]:  # a JSON list; the type of its entries
+        return converter.structure(exactly(value, list), cast("Any", list)[kind])
+
+    def read_policies(value: Any) -> Any:  # a list of the texts of policies or of objects, or null
+        return None if value is None else tuple(several(value, NoCallPolicy))
+
+    def read_by_id(value: Any, kind: type[Any], id_of: Callable[[Any], str]) -> dict[str, Any]:
+        entries = {id_of(each): each for each in several(value, kind)}
+        if len(entries) < len(value):
+            raise ValueError("two entries have the same identifier")
+        return entries
+
+    def write_by_id(entries: dict[str, Any]) -> list[Any]:
+        return [converter.unstructure(each) for each in entries.values()]
+
+    forms: list[tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = [
+        (date, date.isoformat, date.fromisoformat),
+        (datetime, datetime.isoformat, _read_moment),
+        (set[str], sorted, lambda value: set(several(value, str))),
+        (dict[str, None], list, lambda value: dict.fromkeys(several(value, str))),  # an ordered set
+        (dict[str, Group], write_by_id, lambda value: read_by_id(value, Group, attrgetter("group_id"))),
+        (dict[str, Task], write_by_id, lambda value: read_by_id(value, Task, attrgetter("task_id"))),
+        (attrs.fields(CreateCallTask).call_policy.type, _write_policies, read_policies),
+    ]
+    for kind, write, read in forms:
+        is_kind = partial(eq, kind)
+        converter.register_unstructure_hook_func(is_kind, write)
+        converter.register_structure_hook_func(is_kind, partial(_read_with, read))
+    converter.register_structure_hook(
+        NoCallPolicy,
+        lambda value, _: CallPolicy.from_wire(value) if isinstance(value, dict) else NoCallPolicy.from_entry(value),
+    )
+    read_group = make_dict_structure_fn(Group, converter)
+    converter.register_structure_hook(Group, lambda value, kind: _checked(read_group(value, kind), rules))
     return converter
 
 
-def _register_policies(converter: Converter) -> None:
-    """Write ``call_policy`` as a list of policies' texts or of objects, None as null."""
-
-    def read_one(value: Any, _: object) -> NoCallPolicy | CallPolicy:  # JSON
-        if isinstance(value, dict):
-            return CallPolicy.from_wire(cast("dict[str, Any]", value))
-        return NoCallPolicy.from_entry(value)
-
-    def read(value: object, _: object) -> tuple[NoCallPolicy | CallPolicy, ...] | None:
-        return None if value is None else tuple(_list_of(converter, value, NoCallPolicy))
-
-    def write(value: tuple[NoCallPolicy | CallPolicy, ...] | None) -> list[Any] | None:
-        if value is None:
-            return None
-        return [each.wire if isinstance(each, CallPolicy) else each.entry.decode() for each in value]
-
-    either = override(struct_hook=read, unstruct_hook=write)
-    converter.register_structure_hook(NoCallPolicy, read_one)
-    converter.register_unstructure_hook(
-        CreateCallTask, make_dict_unstructure_fn(CreateCallTask, converter, call_policy=either)
-    )
-    converter.register_structure_hook(CreateCallTask, make_dict_structure_fn(CreateCallTask, converter, call_policy=either))
-
-
-def _register_group(converter: Converter, rules: Rules) -> None:
-    """Write ordered sets as lists, and refuse groups that the rules cannot produce."""
-    names = override(unstruct_hook=list, struct_hook=lambda value, _: dict.fromkeys(_list_of(converter, value, str)))
-    read = make_dict_structure_fn(Group, converter, invited=names, applied=names)
-    converter.register_unstructure_hook(Group, make_dict_unstructure_fn(Group, converter, invited=names, applied=names))
-    converter.register_structure_hook(Group, lambda value, kind: _checked(read(value, kind), rules))
-
-
-def _register_state(converter: Converter) -> None:
-    """Write mappings by identifier as lists."""
-
-    def by_id(kind: type[T], id_of: Callable[[T], str]) -> Any:  # cattrs has no public type for overrides
-
-        def read(value: object, _: object) -> dict[str, T]:
-            entries = {id_of(each): each for each in _list_of(converter, value, kind)}
-            if len(entries) < len(cast("list[object]", value)):
-                raise ValueError("two entries have the same identifier")
-            return entries
-
-        def write(entries: dict[str, T]) -> list[Any]:
-            return [converter.unstructure(each) for each in entries.values()]
-
-        return override(unstruct_hook=write, struct_hook=read)
-
-    def accounts(value: object, _: object) -> set[str] | None:
-        return None if value is None else set(_list_of(converter, value, str))
-
-    account_set = override(struct_hook=accounts)
-    groups, tasks = by_id(Group, lambda group: group.group_id), by_id(Task, lambda task: task.task_id)
-    converter.register_unstructure_hook(State, make_dict_unstructure_fn(State, converter, groups=groups, tasks=tasks))
-    converter.register_structure_hook(
-        State,
-        make_dict_structure_fn(State, converter, groups=groups, tasks=tasks, never_logged_in=account_set, known=account_set),
-    )
-
-
-def _list_of(converter: Converter, value: object, kind: type[Any]) -> list[Any]:
-    if not isinstance(value, list):  # cattrs would split a string into characters
-        raise TypeError(f"must be a list, not {type(value).__name__}")
-    return converter.structure(value, cast("Any", list)[kind])
-
-
-def _exactly(value: object, kind: type[Any]) -> Any:
-    if type(value) is not kind:
-        raise TypeError(f"must be {kind.__name__}, not {value!r}")
-    return value
-
-
-def _read_moment(value: Any, _: object) -> datetime:  # JSON
+def _read_moment(value: Any) -> datetime:
     moment = datetime.fromisoformat(value)
     if moment.tzinfo is None:
         raise ValueError(f"{value} has no UTC offset")
     return moment
+
+
+def _write_policies(value: tuple[NoCallPolicy | CallPolicy, ...] | None) -> Any:
+    if value is None:
+        return None
+    return [each.wire if isinstance(each, CallPolicy) else each.entry.decode() for each in value]
+
+
+def _read_with(read: Callable[[Any], Any], value: Any, _: object) -> Any:  # JSON; a value
+    return read(value)
 
 
 def _checked(group: Group, rules: Rules) -> Group:
@@ -203,15 +165,3 @@ def _checked(group: Group, rules: Rules) -> Group:
     if waiting:
         raise ValueError(f"members cannot wait to join, but these do: {', '.join(sorted(waiting))}")
     return group
-
-
-def _message(error: BaseException, kind: type[Any] | None) -> str:
-    """Return the message for one wrong field."""
-    if isinstance(error, KeyError):
-        return "required field missing"
-    if isinstance(error, ForbiddenExtraKeysError):
-        return f"unknown: {', '.join(sorted(error.extra_fields))}"
-    # Python's own errors for a value that is not a mapping
-    if isinstance(error, AttributeError) or (isinstance(error, TypeError) and kind is not None and attrs.has(kind)):
-        return "must be an object"
-    return str(error)

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from attrs import define, field, setters
 
-from rbim.emulator.faults.plan import within
+from rbim.emulator.faults import within
 from rbim.operations.call_tasks import CreateCallTask
 from rbim.operations.groups import GroupType, Permission, Role, Target
 

@@ -7,17 +7,19 @@ then asks the control interface for what it shows of them.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.exchanges import ExchangeLog
-from rbim.emulator.server.commands import PREFIX, ControlContext
-from rbim.emulator.server.view_commands import without_token
+from rbim.emulator.server.commands import PREFIX, ControlContext, without_token
 from rbim.operations.base import fields_of
 from rbim.page.assets import Page, prefers_html
 from rbim.page.events import Feed
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from rbim._support.asgi import Receive, Scope, Send
     from rbim.emulator.request_log import RecordedRequest, RequestLog
     from rbim.page.events import Stream
@@ -62,7 +64,6 @@ class Console:
         self._exchanges = emulator.asgi.exchanges
         self._context = context
         self._unanswered: list[RecordedRequest] = []
-        self._names: dict[type[Any], tuple[str, ...]] = {}
         self.feed = Feed(self._levels)
         self._requests = RequestStream(emulator.requests, self._encoded)
         self.feed.attach(self._requests)
@@ -93,7 +94,7 @@ class Console:
             "groups": len(state.groups),
             "tasks": len(state.tasks),
             "deliveries": len(emulator.deliveries),
-            "waiting": len(dispatch.queues),
+            "waiting": len(dispatch.queue),
             "faults": len(emulator.faults.counts),
             "copy_faults": len(emulator.copy_faults.counts),
         }
@@ -115,18 +116,18 @@ class Console:
             self._answers.clear()
         waiting: list[RecordedRequest] = []
         for record in self._unanswered[-KEPT:]:
-            took, _ = self._exchanges.outcome(record) or (None, None)
-            if took is None:
+            exchange = self._exchanges.of(record)
+            if exchange is None or exchange.took is None:
                 waiting.append(record)
             else:
-                self._answers.add((record.number, took))
+                self._answers.add((record.number, exchange.took))
         self._unanswered = waiting
 
     def _encoded(self, record: RecordedRequest) -> dict[str, Any]:
         """Return one request for the list; the page asks for the rest (``GET requests/{number}``)."""
-        outcome = self._exchanges.outcome(record)
-        took, status = outcome or (None, None)
-        if took is None and status is not None:
+        exchange = self._exchanges.of(record)
+        took, response = (None, None) if exchange is None else (exchange.took, exchange.response)
+        if took is None and response is not None:
             self._unanswered.append(record)
         op = record.operation
         item: dict[str, Any] = {
@@ -137,29 +138,31 @@ class Console:
             "trouble": record.trouble,
             "attempt": record.attempt,
             "took": took,
-            "status": status,
-            "kept": outcome is not None,
+            "status": None if response is None else response.status,
+            "kept": exchange is not None,
         }
         if op is None:
             texts = [record.path[:LONGEST]]
             item["path"] = texts[0]
         else:
             account = getattr(op, "user_name", None) or self._context.emulator.world.administrator
-            values = [(name, _short(value)) for name in self._names_of(type(op)) if (value := getattr(op, name)) is not None]
+            values = [
+                (name, _short(value))
+                for name in _names_of(cast("Hashable", type(op)))
+                if (value := getattr(op, name)) is not None
+            ]
             item["operation"], item["account"], item["values"] = op.spec.name, account, values
             texts = [account, *[text for _, text in values]]
         token = self._context.emulator.credentials.app_token.reveal()
         if any(token in text for text in texts):
-            masked: dict[str, Any] = without_token(self._context, item)
-            return masked
+            item = without_token(self._context, item)
         return item
 
-    def _names_of(self, kind: type[Any]) -> tuple[str, ...]:
-        """Return the names of the values of an operation, which are looked up once."""
-        found = self._names.get(kind)
-        if found is None:
-            found = self._names[kind] = tuple(a.name for a in fields_of(kind) if a.name != "user_name")
-        return found
+
+@cache
+def _names_of(kind: Hashable) -> tuple[str, ...]:  # a class: mypy takes no attrs class for hashable
+    """Return the names of the values of an operation."""
+    return tuple(a.name for a in fields_of(cast("type[Any]", kind)) if a.name != "user_name")
 
 
 def _short(value: object) -> str:

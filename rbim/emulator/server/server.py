@@ -8,33 +8,114 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
-from contextlib import contextmanager
+import socket
+import struct
+from datetime import UTC
+from email.utils import format_datetime
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rbim._support.sockets import bound, bound_to, reserve
+from rbim._support.text import missing_extra
+from rbim.emulator.asgi import CONNECTION, EMULATED, PRODUCT, failure, write
+from rbim.emulator.clock import EmulatedClock
+from rbim.emulator.platform.rules import DependsOnDialect
 from rbim.emulator.server.commands import PREFIX, ControlContext
 from rbim.emulator.server.console import Console
-from rbim.emulator.server.control import Commands
-from rbim.emulator.server.guarded import GuardedApp, WatchedApp, guard_of
-from rbim.emulator.server.protocol import Config, Heads, Protocol, ServerState
+from rbim.emulator.server.control import ControlApp, guard_of
+
+try:
+    import h11
+    from uvicorn import Config
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+    from uvicorn.server import ServerState
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(missing_extra("serving the emulator", missing.name, "server"), name=missing.name) from None
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Awaitable, Callable, Generator, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from types import TracebackType
     from typing import Self
 
+    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
+
     from rbim._support.asgi import Receive, Scope, Send
+    from rbim._support.local_server import LocalServerGuard
+    from rbim.clock import Clock
     from rbim.emulator.emulator import Emulator
 
-__all__ = ["Listener", "Server", "run", "serve"]
+__all__ = ["Listener", "Protocol", "Server", "run", "serve"]
 
 logger = logging.getLogger("rbim.emulator")
 
 RETRY = 0.2  # seconds between two tries to listen again after an outage
 IDLE = 75  # seconds after which a connection without requests is closed
+INTERNAL = "900500"
+ABORTING = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)  # SO_LINGER for 0 seconds: closing sends an RST
+
+
+class Protocol(H11Protocol):
+    """One connection of a listener, as a :class:`~rbim.emulator.asgi.RequestConnection` for its application.
+
+    It resets or closes a connection in the middle of an answer, which no ASGI application can. Answers have the time of the
+    emulator's clock as ``Date`` (RFC 9110, 6.6.1), by which it judges the age of signatures.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener.config, listener.state, {})
+        self._listener = listener
+        self._inner: Any = self.app
+        self.app = self._answer
+        self.access_log = False  # it would log the sig
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        """Accept the connection, unless the loop accepted it after the server stopped listening."""
+        super().connection_made(transport)
+        if not self._listener.listening:
+            transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that is not HTTP, if no answer has begun, and close."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            response = failure(400, msg)
+            headers = [(name.encode(), value.encode()) for name, value in response.headers.items()]
+            headers += [(b"content-length", b"%d" % len(response.body)), (b"connection", b"close")]
+            head = h11.Response(status_code=400, headers=self._listener.headers() + headers, reason=b"Bad Request")
+            self.transport.write((self.conn.send(head) or b"") + response.body)
+        self.close()
+
+    def reset(self) -> None:
+        """Close the connection with an RST."""
+        self.cycle.disconnected = True
+        if not self.transport.is_closing():
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORTING)
+            self.transport.abort()
+
+    def close(self) -> None:
+        """Close the connection; an application that still handles the request cannot answer any more."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.transport.close()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer, and answer an error of it with status 500."""
+        scope["extensions"] = {CONNECTION: self}
+        self.cycle.default_headers = self._listener.headers()
+        try:
+            await self._inner(scope, receive, send)
+        except asyncio.CancelledError:  # the server ends; uvicorn would log an error with a traceback
+            self.close()
+        except Exception as error:
+            if self.cycle.response_started:
+                raise
+            if not isinstance(error, DependsOnDialect):
+                logger.exception("the emulator failed")
+            message = str(error) if isinstance(error, DependsOnDialect) else "the emulator failed: see its log"
+            await write(send, failure(500, message, INTERNAL))
 
 
 class Listener:
@@ -44,18 +125,11 @@ class Listener:
     *closed* after :meth:`close`. While it refuses, its socket is bound and does not listen.
     """
 
-    def __init__(
-        self,
-        app: Callable[[Scope, Receive, Send], Awaitable[None]],
-        heads: Heads,
-    ) -> None:
-        self._heads = heads
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], clock: Clock) -> None:
         self.host = ""
         self.port = 0
-        self._socket: socket.socket | None = None
-        self._server: asyncio.Server | None = None
-        self._state = ServerState()
-        self._config = Config(
+        self.state = ServerState()
+        self.config = Config(
             app,
             interface="asgi3",
             lifespan="off",
@@ -64,16 +138,25 @@ class Listener:
             proxy_headers=False,
             timeout_keep_alive=IDLE,
         )
+        self._clock = clock
+        self._headers: tuple[int, list[tuple[bytes, bytes]]] = 0, []
+        self._socket: socket.socket | None = None
+        self._server: asyncio.Server | None = None
 
     @property
     def listening(self) -> bool:
         """Whether connections are accepted now."""
         return self._server is not None
 
-    @property
-    def tasks(self) -> set[asyncio.Task[None]]:
-        """The requests in progress."""
-        return self._state.tasks
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the headers of each answer at this moment; they are made once a second."""
+        now = self._clock.now()
+        second = int(now.timestamp())
+        if second != self._headers[0]:
+            server = EMULATED if isinstance(self._clock, EmulatedClock) else PRODUCT
+            date = format_datetime(now.astimezone(UTC), usegmt=True)
+            self._headers = second, [(b"date", date.encode()), (b"server", server.encode())]
+        return self._headers[1]
 
     async def bind(self, host: str, port: int) -> None:
         """Listen at an address. Raises OSError, with the address as its filename, if it is in use or not of this machine."""
@@ -91,11 +174,11 @@ class Listener:
         if self._server is not None or self._socket is None:
             return
         reserve(self._socket, alone=False)
-        self._socket.listen(self._config.backlog)  # before asyncio knows the socket: a failure changes nothing
+        self._socket.listen(self.config.backlog)  # before asyncio knows the socket: a failure changes nothing
         server = self._server = await asyncio.get_running_loop().create_server(
-            lambda: Protocol(self._config, self._state, lambda: self.listening, self._heads),
+            lambda: Protocol(self),
             sock=self._socket,
-            backlog=self._config.backlog,
+            backlog=self.config.backlog,
             start_serving=False,
         )
         await server.start_serving()
@@ -123,10 +206,10 @@ class Listener:
 
     async def close_connections(self) -> None:
         """Close all connections, without waiting for peers that do not read."""
-        for connection in self._state.connections:
+        for connection in self.state.connections:
             connection.transport.close()
         await asyncio.sleep(0)
-        for connection in self._state.connections:
+        for connection in self.state.connections:
             connection.transport.abort()
         await asyncio.sleep(0)
 
@@ -137,33 +220,28 @@ class Server:
     ``host``, ``port`` and ``url``, its base URL, and ``control_url`` are final from the block's first line on.
     """
 
-    def __init__(  # noqa: PLR0913  # as serve
+    def __init__(  # noqa: PLR0913  # options, each by keyword
         self,
         emulator: Emulator,
         *,
         host: str,
         port: int,
-        control: bool,
         control_port: int,
-        allowed_hosts: Iterable[str],
+        guard: LocalServerGuard,
         sign_copies: bool,
         remote_copies: bool,
         watch: Callable[[Scope, float], None] | None,
     ) -> None:
+        context = ControlContext(emulator, self, sign_copies=sign_copies, remote_copies=remote_copies)
+        console = Console(context)
         self.emulator = emulator
         self.host = host
         self.port = port
         self._control_port = control_port
+        self._platform = Listener(ControlApp(context, console, guard, emulator.asgi, watch), emulator.clock)
+        self._control = Listener(ControlApp(context, console, guard, None, watch), emulator.clock)
         self._outage: asyncio.Task[None] | None = None
         self._copying: asyncio.Task[None] | None = None
-        guard = guard_of(allowed_hosts, bound=host)
-        context = ControlContext(emulator, self, sign_copies=sign_copies, remote_copies=remote_copies)
-        console = Console(context) if control else None
-        heads = Heads(emulator.clock)
-        app = emulator.asgi if console is None else Commands(context, console, emulator.asgi)
-        self._platform = Listener(_watched(GuardedApp(app, guard), watch), heads)
-        control_app = None if console is None else GuardedApp(Commands(context, console), guard)
-        self._control = None if control_app is None else Listener(_watched(control_app, watch), heads)
 
     @property
     def listening(self) -> bool:
@@ -176,17 +254,16 @@ class Server:
         return _url(self.host, self.port)
 
     @property
-    def control_url(self) -> str | None:
-        """The URL, with a final slash, of the control interface that an outage does not affect; None without ``control``."""
-        return None if self._control is None else _url(self._control.host, self._control.port) + PREFIX
+    def control_url(self) -> str:
+        """The URL, with a final slash, of the control interface that an outage does not affect."""
+        return _url(self._control.host, self._control.port) + PREFIX
 
     async def __aenter__(self) -> Self:
         """Listen. Raises OSError if an address is in use or does not belong to this machine; its ``filename`` names it."""
         try:
             await self._platform.bind(self.host, self.port)
             self.host, self.port = self._platform.host, self._platform.port
-            if self._control is not None:
-                await self._control.bind(self.host, self._control_port)
+            await self._control.bind(self.host, self._control_port)
         except BaseException:
             await self._platform.close()
             raise
@@ -197,9 +274,9 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         """Stop listening, close all connections, and cancel deliveries and (without an answer) requests in progress."""
-        listeners = [each for each in (self._platform, self._control) if each is not None]
+        listeners = (self._platform, self._control)
         tasks = [task for task in (self._outage, self._copying) if task is not None]
-        tasks += [task for each in listeners for task in each.tasks]
+        tasks += [task for each in listeners for task in each.state.tasks]
         for task in tasks:
             task.cancel()
         for each in listeners:
@@ -259,7 +336,6 @@ def serve(  # noqa: PLR0913  # options, each by keyword and with a default
     *,
     host: str = "127.0.0.1",
     port: int = 0,
-    control: bool = True,
     control_port: int = 0,
     allowed_hosts: Iterable[str] = (),
     sign_copies: bool = False,
@@ -268,15 +344,15 @@ def serve(  # noqa: PLR0913  # options, each by keyword and with a default
 ) -> Server:
     """Return a server of the emulator for ``async with``, in the running asyncio loop. Port 0: any free port.
 
-    With ``control`` (default) it also serves the control interface, under ``/_emulator/`` (:class:`Control`): at ``port``,
-    and alone at ``control_port`` of the same host (default: any free port), which an outage does not affect.
+    It also serves the control interface, under ``/_emulator/`` (:class:`Control`): at ``port``, and alone at
+    ``control_port`` of the same host (default: any free port), which an outage does not affect.
 
     Requests of web pages of other servers are refused with status 403. ``Host`` must be the loopback, the address at which a
     connection arrived, a name given as ``host``, or one of ``allowed_hosts``.
 
-    The control interface sets a target of message copies only if the emulator made its credentials itself, or with
-    ``sign_copies``: otherwise everyone who can reach it could have messages signed. The target must be ``localhost`` or a
-    literal loopback address, unless ``remote_copies`` is set. ``emulator.copy_to`` has neither limit.
+    The control interface copies messages to ``localhost`` and literal loopback addresses. A target on another machine needs
+    ``remote_copies``, and ``sign_copies`` unless the emulator made its credentials itself: otherwise everyone who can reach
+    it could have messages signed for another machine. ``emulator.copy_to`` has neither limit.
 
     ``watch`` is called for each request when it is answered, with its ASGI scope and the seconds that it took; it must not
     wait.
@@ -287,73 +363,43 @@ def serve(  # noqa: PLR0913  # options, each by keyword and with a default
         emulator,
         host=host,
         port=port,
-        control=control,
         control_port=control_port,
-        allowed_hosts=allowed_hosts,
+        guard=guard_of(allowed_hosts, bound=host),
         sign_copies=sign_copies,
         remote_copies=remote_copies,
         watch=watch,
     )
 
 
-def run(  # noqa: PLR0913  # as serve
-    emulator: Emulator,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8883,
-    control_port: int = 0,
-    allowed_hosts: Iterable[str] = (),
-    sign_copies: bool = False,
-    remote_copies: bool = False,
-    watch: Callable[[Scope, float], None] | None = None,
-    begun: Callable[[Server], None] = lambda _: None,
-    ended: Callable[[], None] = lambda: None,
+def run(
+    server: Server, *, begun: Callable[[Server], None] = lambda _: None, ended: Callable[[], None] = lambda: None
 ) -> None:
-    """Serve the emulator until Ctrl-C or SIGTERM. Call it in the main thread. The options are as for :func:`serve`.
+    """Serve an emulator until Ctrl-C or SIGTERM. Call it in the main thread.
 
     ``begun`` is called when it listens, ``ended`` when it no longer serves; a second signal interrupts neither. Raises
     OSError if an address is in use or does not belong to this machine; its ``filename`` names the address.
     """
-    server = serve(
-        emulator,
-        host=host,
-        port=port,
-        control_port=control_port,
-        allowed_hosts=allowed_hosts,
-        sign_copies=sign_copies,
-        remote_copies=remote_copies,
-        watch=watch,
-    )
 
     async def until_stopped() -> None:
-        stop = asyncio.Event()
-        with _signals(asyncio.get_running_loop(), stop):
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+        def on_signal(*_: object) -> None:
+            loop.call_soon_threadsafe(stop.set)
+
+        previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
             async with server:
                 begun(server)
                 await stop.wait()
             ended()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
     asyncio.run(until_stopped())
-
-
-def _watched(app: GuardedApp, watch: Callable[[Scope, float], None] | None) -> GuardedApp | WatchedApp:
-    return app if watch is None else WatchedApp(app, watch)
 
 
 def _url(host: str, port: int) -> str:
     if ip_address(host).is_unspecified:
         host = "::1" if ":" in host else "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-@contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Generator[None]:
-    def on_signal(*_: object) -> None:
-        loop.call_soon_threadsafe(stop.set)
-
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -14,7 +14,7 @@ import pytest
 from helpers.jobs import world
 from helpers.tables import each_row
 from rbim.bulk import InviteJob, RowFile, forget_job, read_report
-from rbim.emulator.faults.requests import Code
+from rbim.emulator.faults import Code
 from rbim.errors import InvalidRequest
 
 MARK = "Wanda"

@@ -16,7 +16,7 @@ from PIL import Image
 from helpers.rawclient import connected, signed
 from helpers_ci import browser as chromium
 from rbim.emulator import Emulator
-from rbim.emulator.faults.requests import Fault, Latency, Status, Throttle
+from rbim.emulator.faults import Fault, Latency, Status, Throttle
 from rbim.emulator.server.server import serve
 
 SECONDS = 115

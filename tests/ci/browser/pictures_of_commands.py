@@ -20,7 +20,7 @@ from helpers_ci.page_jobs import running
 from rbim import AsyncClient, GroupType
 from rbim.callbacks.signature import sign
 from rbim.emulator import Emulator
-from rbim.emulator.faults.requests import Code, Fault, Latency, Throttle
+from rbim.emulator.faults import Code, Fault, Latency, Throttle
 from rbim.emulator.server.server import serve
 
 from .pictures import HEIGHT, SETTLED, Shot, small

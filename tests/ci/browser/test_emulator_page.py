@@ -6,7 +6,7 @@ import json
 import pytest
 
 from helpers.rawclient import connected, signed
-from rbim.emulator.faults.requests import Fault, ResetAfter, Status
+from rbim.emulator.faults import Fault, ResetAfter, Status
 from rbim.operations import catalogue
 
 playwright = pytest.importorskip("playwright.async_api", reason="needs chromium and the extra ci")

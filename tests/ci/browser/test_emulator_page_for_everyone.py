@@ -5,7 +5,7 @@ import pytest
 from helpers.rawclient import connected, signed
 from helpers_ci.browser import NARROW, WIDE
 from rbim.emulator import Emulator
-from rbim.emulator.faults.requests import Fault, Status
+from rbim.emulator.faults import Fault, Status
 
 playwright = pytest.importorskip("playwright.async_api", reason="needs chromium and the extra ci")
 expect = playwright.expect

@@ -16,7 +16,7 @@ from helpers.serving import served
 from helpers_ci.browser import NARROW, WIDE, apart
 from helpers_ci.page_jobs import running
 from rbim.emulator import Emulator
-from rbim.emulator.faults.requests import Code, Fault
+from rbim.emulator.faults import Code, Fault
 
 playwright = pytest.importorskip("playwright.async_api", reason="needs chromium and the extra ci")
 expect = playwright.expect

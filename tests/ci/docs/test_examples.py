@@ -20,7 +20,7 @@ from helpers.serving import served
 from helpers_ci.postgres import needs_postgres, postgres
 from rbim import InviteJoinGroup
 from rbim.emulator import Emulator
-from rbim.emulator.faults.requests import Fault, Status
+from rbim.emulator.faults import Fault, Status
 
 EXAMPLES = ROOT / "docs" / "examples"
 PATIENCE = 60

@@ -5,7 +5,7 @@ from datetime import timedelta, timezone
 
 from helpers.credentials import APP_ID, TOKEN
 from helpers.tables import each_row
-from rbim.emulator.server.view_commands import as_curl
+from rbim.emulator.server.commands import as_curl
 
 PATH = f"/2013-12-26/Application/{APP_ID}/IM/Group/CreateGroup"
 

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.rawclient import arrived, ask, connected, create, signed, turns
 from helpers.tables import each_row
-from rbim.emulator.faults.requests import Code, CutShort, Fault, Latency, ResetAfter, Status
+from rbim.emulator.faults import Code, CutShort, Fault, Latency, ResetAfter, Status
 from rbim.emulator.server.server import serve
 
 

@@ -13,7 +13,7 @@ from attrs import define, field
 
 from rbim import AsyncClient, GroupType, Outcome, RbimError
 from rbim.emulator import Emulator
-from rbim.emulator.faults.requests import (
+from rbim.emulator.faults import (
     CutShort,
     Fault,
     InvalidJson,

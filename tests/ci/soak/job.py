@@ -14,7 +14,7 @@ from itertools import count, cycle
 from rbim import AsyncClient, GroupType, InvalidRequest, Rate, RbimError
 from rbim.bulk import InviteJob, open_job
 from rbim.emulator import Emulator
-from rbim.emulator.faults.requests import CutShort, Fault, InvalidJson, Latency, ResetAfter, ResetBefore, Status, Throttle
+from rbim.emulator.faults import CutShort, Fault, InvalidJson, Latency, ResetAfter, ResetBefore, Status, Throttle
 from rbim.emulator.server import serve
 
 from .driver import ROOT, after, started

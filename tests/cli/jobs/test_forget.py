@@ -13,7 +13,7 @@ from rbim.bulk import InviteJob, Row
 from rbim.bulk.journal.lock import JobLock
 from rbim.cli import run
 from rbim.cli.exit_codes import JobExit
-from rbim.emulator.faults.requests import Status
+from rbim.emulator.faults import Status
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from helpers.job_commands import CREDENTIALS, commands, invitations, made_group, members, rows_in, rows_of, write_csv
 from rbim import AsyncClient, GroupType
 from rbim.cli.exit_codes import JobExit
-from rbim.emulator.faults.requests import Code, Fault
+from rbim.emulator.faults import Code, Fault
 
 
 def grouped(platform, kind, count):

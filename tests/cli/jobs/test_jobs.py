@@ -36,7 +36,7 @@ from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs import progress as bulk_progress
 from rbim.cli.jobs.flags import OutputFlags
 from rbim.cli.jobs.progress import ProgressDisplay
-from rbim.emulator.faults.requests import Code, Fault, InvalidJson
+from rbim.emulator.faults import Code, Fault, InvalidJson
 from rbim.transports.auto import AutoTransport
 
 PATIENCE = 60

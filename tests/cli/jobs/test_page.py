@@ -22,7 +22,7 @@ from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs.page import command as page_command
 from rbim.cli.jobs.page.command import JobPage
 from rbim.cli.jobs.page.process import accounts_page, csv_of, reason_of_pace
-from rbim.emulator.faults.requests import Code, Fault
+from rbim.emulator.faults import Code, Fault
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from helpers.job_commands import STRANGER, invitations, made_group, rows_in, rows_of, write_csv
 from rbim.bulk.journal.schema import JOURNAL
 from rbim.cli.exit_codes import JobExit
-from rbim.emulator.faults.requests import Code, Fault
+from rbim.emulator.faults import Code, Fault
 
 PATIENCE = 60
 posix = pytest.mark.skipif(sys.platform == "win32", reason="the commands are those of a POSIX shell")

@@ -2,8 +2,24 @@
 
 from helpers.stubs import CONVERGING, READ
 from rbim.emulator import EmulatedClock
-from rbim.emulator.faults.copies import CopyFault, CopyFaults, Delay, Duplicate, Overtaken, Stale, Tamper, injection_of
-from rbim.emulator.faults.requests import Code, CutShort, Fault, Faults, Latency, Refuse, ResetAfter, Throttle
+from rbim.emulator.faults import (
+    Code,
+    CopyFault,
+    CopyFaults,
+    CutShort,
+    Delay,
+    Duplicate,
+    Fault,
+    Faults,
+    Latency,
+    Overtaken,
+    Refuse,
+    ResetAfter,
+    Stale,
+    Tamper,
+    Throttle,
+    injection_of,
+)
 
 PLAN = (
     Fault(effect=Latency(0.5, sigma=1.0), probability=0.5),

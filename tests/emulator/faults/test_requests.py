@@ -27,7 +27,7 @@ from rbim import (
     Unanswered,
 )
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.faults.requests import (
+from rbim.emulator.faults import (
     Code,
     CutShort,
     DuplicateFields,

@@ -31,7 +31,7 @@ from rbim import (
     SetMemberRole,
 )
 from rbim.emulator import EmulatedClock, Emulator, Rules
-from rbim.emulator.faults.requests import Fault, ResetAfter, ResetBefore, Status
+from rbim.emulator.faults import Fault, ResetAfter, ResetBefore, Status
 from rbim.emulator.platform.rules import DependsOnDialect
 from rbim.operations import catalogue
 

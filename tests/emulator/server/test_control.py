@@ -16,7 +16,7 @@ from helpers.rawclient import JSON, ask, connected, http, signed
 from helpers.tables import each_row
 from rbim import GroupType, InvalidRequest, Permission
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.faults.requests import Fault, Latency, Refuse, Status
+from rbim.emulator.faults import Fault, Latency, Refuse, Status
 from rbim.emulator.server.commands import ABOUT, COMMANDS, PREFIX
 from rbim.emulator.server.control import Control
 from rbim.emulator.server.server import serve
@@ -337,17 +337,18 @@ async def test_a_name_can_be_allowed(emulator):
 COPY = {"url": "http://127.0.0.1:9/copy"}
 
 
-async def test_copies_are_signed_with_given_credentials_only_if_that_was_asked_for(control_of):
+async def test_copies_to_another_machine_are_signed_with_given_credentials_only_if_that_was_asked_for(control_of):
     given = Emulator(credentials=CREDENTIALS)
-    status, why = await control_of(given)("PUT", "copy", COPY)
+    elsewhere = {"url": "http://192.0.2.7/copy"}
+    status, why = await control_of(given, remote_copies=True)("PUT", "copy", elsewhere)
     assert (status, given.copier.dispatch.destination) == (409, None)
     assert "start rbim emulator with --sign-copies" in why["error"]
-    assert (await control_of(given, sign_copies=True)("PUT", "copy", COPY))[0] == 200
+    assert (await control_of(given, remote_copies=True, sign_copies=True)("PUT", "copy", elsewhere))[0] == 200
+    assert (await control_of(given)("PUT", "copy", COPY))[0] == 200  # of this machine
     given.copy_to(_taken)  # a program may do what it likes
     given.say("1001", "1002", "a")
     await given.deliver()
     assert len(given.deliveries) == 1
-    assert (await control_of(Emulator())("PUT", "copy", COPY))[0] == 200
 
 
 @each_row("url", ["http://192.0.2.7/copy", "https://copies.test/", "http://127.0.0.1@copies.test/", "http://127.1/"])

@@ -89,8 +89,8 @@ async def test_nothing_is_computed_before_someone_watches_and_nothing_afterwards
         for _ in range(3):
             await client.groups.create(name="a", type=GroupType.TEMPORARY)
     assert (encoded, console._requests.count, console.feed._tick) == ([], 0, None)
-    assert len(emulator.asgi.exchanges._slots) == FEW
-    assert [each for each in emulator.asgi.exchanges._slots if each] == []  # its transport keeps none
+    assert len(emulator.asgi.exchanges.slots) == FEW
+    assert [each for each in emulator.asgi.exchanges.slots if each] == []  # its transport keeps none
     console.feed.tick(1)
     batch = console.feed.since(None)
     assert (len(encoded), json.loads(batch.data)["streams"]["requests"]["count"]) == (3, 3)

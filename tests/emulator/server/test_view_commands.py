@@ -11,10 +11,9 @@ from helpers.emulators import box
 from helpers.rawclient import JSON, ask, http, signed
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.exchanges import FEW, KEPT, LONGEST
-from rbim.emulator.faults.copies import CopyFault, Duplicate, Stale
-from rbim.emulator.faults.requests import Fault, Status
+from rbim.emulator.faults import CopyFault, Duplicate, Fault, Stale, Status
+from rbim.emulator.server.commands import MASK
 from rbim.emulator.server.server import serve
-from rbim.emulator.server.view_commands import MASK
 
 
 @pytest.fixture

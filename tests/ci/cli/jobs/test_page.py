@@ -15,7 +15,7 @@ import pytest
 from helpers.job_commands import STRANGER, commands, made_group, members, rows_of, write_csv
 from helpers_ci.page_jobs import running
 from rbim.cli.exit_codes import JobExit
-from rbim.emulator.faults.requests import Code, Fault
+from rbim.emulator.faults import Code, Fault
 
 signals = pytest.mark.skipif(sys.platform == "win32", reason="signals are sent in another way")
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")

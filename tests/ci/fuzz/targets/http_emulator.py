@@ -10,10 +10,8 @@ from rbim.clock import SystemClock
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.server.commands import ControlContext
 from rbim.emulator.server.console import Console
-from rbim.emulator.server.control import Commands
-from rbim.emulator.server.guarded import GuardedApp, guard_of
-from rbim.emulator.server.protocol import Heads, Protocol
-from rbim.emulator.server.server import Listener
+from rbim.emulator.server.control import ControlApp, guard_of
+from rbim.emulator.server.server import Listener, Protocol
 from rbim.wire.codec import Codec
 from tests.ci.fuzz.broken import Broken, require
 from tests.ci.fuzz.connections import LOOP, Errors, answers, pieces, talk
@@ -90,6 +88,10 @@ def _emulator():
     return Emulator(credentials=Credentials(app_id=APP_ID, app_token=TOKEN), clock=EmulatedClock(auto=True))
 
 
+class _Listening(Listener):
+    listening = True
+
+
 _errors = []
 
 
@@ -101,8 +103,7 @@ def check(data):
         _errors.append(Errors("uvicorn.error", "asyncio", "rbim"))
     emulator, methods = _emulator(), list[str]()
     context = ControlContext(emulator, None, sign_copies=False, remote_copies=False)
-    guarded = GuardedApp(Commands(context, Console(context), emulator.asgi), guard_of(()))
-    heads = Heads(emulator.clock)
+    guarded = ControlApp(context, Console(context), guard_of(()), emulator.asgi)
 
     async def app(scope, receive, send):
         methods.append(scope["method"])
@@ -113,9 +114,8 @@ def check(data):
     size, half_close = (data[0] & 0x7F) * 2, bool(data[0] & 0x80)
 
     async def run():
-        listener = Listener(app, heads)
-        protocol = Protocol(listener._config, listener._state, lambda: True, heads)
-        return await talk(protocol, listener.tasks, pieces(message, size), half_close=half_close, turns=600)
+        listener = _Listening(app, emulator.clock)
+        return await talk(Protocol(listener), listener.state.tasks, pieces(message, size), half_close=half_close, turns=600)
 
     _errors[0].clear()
     wire = LOOP.run_until_complete(run())
