@@ -48,7 +48,7 @@ def build(words: Sequence[str] = ()) -> App:
     return app
 
 
-def demo(*, csv: Path | None = None, plain: Flag = False, json: Flag = False) -> int:
+def demo(*, csv: Path | None = None, json: Flag = False) -> int:
     """Invite 5,000 accounts into three groups of an emulated platform, over real HTTP on this machine.
 
     Starts the emulator on a free port, creates the groups, invites the accounts in requests of 50, and compares the
@@ -59,15 +59,13 @@ def demo(*, csv: Path | None = None, plain: Flag = False, json: Flag = False) ->
     csv
         Invite the accounts of this CSV file instead: UTF-8, with the columns group and account, and optionally logged_in
         (yes or no).
-    plain
-        Print lines instead of a progress bar.
     json
         Print the figures as one JSON object, as the last line of standard output.
     """
     require("cli,server", "uvicorn")
     from rbim.cli.demo import run_demo
 
-    return run_demo(csv, plain=plain, as_json=json)
+    return run_demo(csv, as_json=json)
 
 
 def run_app(app: App, tokens: Sequence[str]) -> int:

@@ -487,5 +487,6 @@ def test_the_columns_of_an_input_can_be_configured(cli, folder, monkeypatch, how
     assert (json.loads(out)["rows"], json.loads(out)["groups"], err) == (3, 2, "")
     code, _, err = cli("invite", "plain.csv", "--dry-run")
     assert (code, "no column 'konto' among 'group', 'account', 'boss'" in err) == (Exit.USAGE, True)
-    flags = ("--group-column", "group", "--account-column", "account", "--user-name-column", "boss")
+    monkeypatch.setenv("RBIM_USER_NAME_COLUMN", "boss")
+    flags = ("--group-column", "group", "--account-column", "account")
     assert cli("invite", "plain.csv", "--dry-run", *flags)[0] == Exit.DONE
