@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path  # noqa: TC003  # cyclopts reads it
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from rbim.cli.errors import discard_output, print_error, report_bug, report_os_error
 from rbim.cli.exit_codes import JOB_EXITS, Exit
@@ -48,7 +47,7 @@ def build(words: Sequence[str] = ()) -> App:
     return app
 
 
-def demo(*, csv: Path | None = None, json: Flag = False) -> int:
+def demo(*, json: Flag = False) -> int:
     """Invite 5,000 accounts into three groups of an emulated platform, over real HTTP on this machine.
 
     Starts the emulator on a free port, creates the groups, invites the accounts in requests of 50, and compares the
@@ -56,16 +55,13 @@ def demo(*, csv: Path | None = None, json: Flag = False) -> int:
 
     Parameters
     ----------
-    csv
-        Invite the accounts of this CSV file instead: UTF-8, with the columns group and account, and optionally logged_in
-        (yes or no).
     json
         Print the figures as one JSON object, as the last line of standard output.
     """
     require("cli,server", "uvicorn")
     from rbim.cli.demo import run_demo
 
-    return run_demo(csv, as_json=json)
+    return run_demo(as_json=json)
 
 
 def run_app(app: App, tokens: Sequence[str]) -> int:
@@ -74,7 +70,10 @@ def run_app(app: App, tokens: Sequence[str]) -> int:
         result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
-        print_error(str(error), f"See: {' '.join(['rbim', *(error.command_chain or ())])} --help")
+        told = str(error)
+        if isinstance(error, UnusedCliTokensError):
+            told = f"unexpected: {' '.join(error.unused_tokens)}; the command takes no more values without a flag"
+        print_error(told, f"See: {' '.join(['rbim', *(error.command_chain or ())])} --help")
         return Exit.USAGE
     except MissingExtra as missing:
         print_error(str(missing))

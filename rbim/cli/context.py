@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 HOW_TO_CONFIGURE = (
-    "Set RBIM_BASE_URL, RBIM_APP_ID, RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) and RBIM_USER_NAME, or write a profile in "
+    "Set RBIM_BASE_URL, RBIM_APP_ID and RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE), or write a profile in "
     "the file that `rbim config path` shows. `rbim config show` shows the current settings."
 )
 HOW_TO_CONFIGURE_CALLBACKS = (
@@ -153,7 +153,7 @@ def _hint(error: InvalidRequest, how: str) -> str:
         )
     if error.field.startswith("RBIM_"):
         return f"Correct the environment variable {error.field}, or unset it."
-    return "Keys and variables: docs/configuration.md. `rbim config path` shows the file that is read."
+    return "Keys and variables: `rbim help configuration`. `rbim config path` shows the file that is read."
 
 
 def telemetry() -> OtelObserver | None:

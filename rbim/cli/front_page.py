@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
     ),
     "config": ("rbim.cli.config:config", "Show the configuration and its sources."),
     "doctor": ("rbim.cli.doctor:doctor", "Check installation, configuration, connection, clock and credentials."),
+    "help": ("rbim.cli.help:show_help", "Show a page of the documentation, or a section of it."),
     "completion": (None, "Install completion for bash, zsh or fish."),
 }
 """Every command except those of operations: its function (None: one of cyclopts), and its summary."""
@@ -48,7 +49,7 @@ SECTIONS = {
     "Jobs": ("invite", "remove", "job"),
     "Callbacks": ("callback",),
     "Emulator": ("emulator", "demo"),
-    "Setup": ("config", "doctor", "dialect", "completion"),
+    "Setup": ("config", "doctor", "dialect", "help", "completion"),
 }
 
 EXAMPLES = """\
@@ -67,7 +68,7 @@ EXIT = 7  # characters in the column of exit codes
 
 def answer(tokens: Sequence[str]) -> str | None:
     """Return the help page if the command line has no command, else None."""
-    return _page() if list(tokens) in ([], ["--help"], ["-h"]) else None
+    return _page() if list(tokens) in ([], ["help"], ["--help"], ["-h"]) else None
 
 
 def _page() -> str:

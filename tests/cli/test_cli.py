@@ -267,7 +267,7 @@ def test_an_unknown_outcome_has_its_own_code(monkeypatch, cli):
     assert "\x1b" not in err
     assert hint.splitlines()[1:] == [
         "The command only reads: it may be repeated.",
-        "Documentation: docs/errors.md#intermediaryerror",
+        "See: rbim help errors#intermediaryerror",
     ]
 
 

@@ -12,6 +12,7 @@ import threading
 from importlib import import_module
 
 import pytest
+from rich.console import Console
 
 from helpers.dialects import FIELDS
 from helpers.serving import served
@@ -490,3 +491,24 @@ def test_the_columns_of_an_input_can_be_configured(cli, folder, monkeypatch, how
     monkeypatch.setenv("RBIM_USER_NAME_COLUMN", "boss")
     flags = ("--group-column", "group", "--account-column", "account")
     assert cli("invite", "plain.csv", "--dry-run", *flags)[0] == Exit.DONE
+
+
+def test_a_narrow_terminal_has_lines_in_place_of_columns(cli, monkeypatch):
+    monkeypatch.setenv("RBIM_CALLBACK_CREDENTIALS_FILE", "a" * 30)
+    monkeypatch.setattr("rbim.cli.output.console", lambda: Console(file=sys.stdout, width=40, highlight=False))
+    lines = cli("config", "show")[1].splitlines()
+    assert max(map(len, lines)) <= 40
+    at = lines.index("callback_credentials_file")
+    assert [line.strip() for line in lines[at + 1 : at + 3]] == [
+        "value: a file that does not exist",
+        "source: RBIM_CALLBACK_CREDENTIALS_FILE",
+    ]
+
+
+def test_a_locale_that_is_not_utf8_is_named(cli, monkeypatch):
+    for name, value in {"BASE_URL": "http://127.0.0.1:9", "APP_ID": "a", "APP_TOKEN": "t", "USER_NAME": "u"}.items():
+        monkeypatch.setenv(f"RBIM_{name}", value)
+    for encoding, hint in (("utf-8", "See: rbim groups create --help"), ("ascii", "set PYTHONUTF8=1")):
+        monkeypatch.setattr(sys, "getfilesystemencoding", lambda encoding=encoding: encoding)
+        code, _, err = cli("groups", "create", "--name", "\udce4\udcba", "--type", "vip")
+        assert (code, hint in err) == (Exit.USAGE, True)

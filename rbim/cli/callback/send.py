@@ -26,6 +26,7 @@ from rbim.cli.lists import one_value
 from rbim.emulator.copies.messages import CopiedMessage
 from rbim.errors import InvalidRequest, NotSent, TransportError
 from rbim.http import Request
+from rbim.transports._shared.connecting import EMULATOR
 from rbim.transports.httpx import HttpxTransport
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def without_user(url: str) -> str:
 
 
 OK = 200
+RECEIVER = "Is the receiver running? `rbim callback serve` starts one."
 RESPONSE_TIMEOUT = 5.0  # seconds in which a receiver must answer (interface: Delivery rules, 4)
 TEAM = "TEAM_"
 
@@ -164,7 +166,8 @@ async def _send(options: SendOptions, bodies: list[bytes], target: Request, cred
             try:
                 response = await transport.send(request, timeout=RESPONSE_TIMEOUT)
             except TransportError as error:
-                print_error(f"delivery to {without_user(target.origin)} failed: {error}")
+                cause, emulator, _ = str(error).partition(f": {EMULATOR}")
+                print_error(f"delivery to {without_user(target.origin)} failed: {cause}", RECEIVER if emulator else "")
                 return BY_OUTCOME[error.outcome]
             took = (time.perf_counter() - began) * 1000
             shown = excerpt(response.body) if response.status != OK and response.body else ""

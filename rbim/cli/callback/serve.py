@@ -38,9 +38,10 @@ from rbim.cli.callback.signals import stopped_by_signals
 from rbim.cli.context import callback_credentials, configuration, telemetry
 from rbim.cli.exit_codes import Exit
 from rbim.cli.printable import json_line
-from rbim.errors import InvalidRequest
+from rbim.errors import InvalidRequest, TransportError
 from rbim.http import Request
 from rbim.operations.base import wire_names
+from rbim.transports._shared.connecting import EMULATOR
 from rbim.transports.httpx import HttpxTransport
 
 if TYPE_CHECKING:
@@ -345,7 +346,7 @@ def _fields(event: Event) -> dict[str, Any]:
 
 
 class NotForwarded(Exception):
-    """The application did not answer with 200."""
+    """The application could not be reached, or did not answer with 200."""
 
 
 class Forwarder:
@@ -373,7 +374,7 @@ class Forwarder:
                 del self._kept[next(iter(self._kept))]
 
     async def forward(self, context: HandlerContext) -> None:
-        """Post the body of an event. Raises NotForwarded, or the transport's error."""
+        """Post the body of an event. Raises NotForwarded."""
         target = self._target
         request = Request(
             origin=target.origin,
@@ -383,7 +384,10 @@ class Forwarder:
             body=context.body,
             repeatable=True,
         )
-        response = await self.transport.send(request, timeout=FORWARD_TIMEOUT)
+        try:
+            response = await self.transport.send(request, timeout=FORWARD_TIMEOUT)
+        except TransportError as error:
+            raise NotForwarded(str(error).replace(EMULATOR, "is your application running?")) from error
         if response.status != HTTPStatus.OK:
             raise NotForwarded(f"{self._shown} answered {response.status} {excerpt(response.body)}".rstrip())
         self._kept.pop(_digest(context.body), None)

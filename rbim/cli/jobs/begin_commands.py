@@ -99,7 +99,7 @@ def remove(  # noqa: PLR0913  # flags, each with a default
     journal: Journal = None,
     limit: Limit = None,
     dry_run: DryRun = False,
-    yes: Yes = False,
+    yes: Annotated[Yes, INPUT] = False,
     result_flags: ResultFlags = RESULT_FLAGS,
 ) -> int:
     """Remove any number of members from any number of groups.

@@ -10,7 +10,6 @@ from attrs import frozen
 from cyclopts import Parameter
 
 from rbim.cli.extras import require
-from rbim.cli.lists import split_rates
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -127,13 +126,11 @@ class PaceFlags:
         """
         from attrs import evolve
 
-        from rbim.client.limits import Rate
-
         given: dict[str, Any] = {"concurrency": self.concurrency, "patience": self.patience, **more}
         given = {name: value for name, value in given.items() if value is not None}
         if self.rate or self.group_rate:
-            all_groups = [*map(Rate.parse, split_rates(self.rate))] or [rate for rate in kept if not rate.each_group]
-            each_group = [evolve(Rate.parse(text), each_group=True) for text in split_rates(self.group_rate)]
+            all_groups = _rates(self.rate, "--rate") or [rate for rate in kept if not rate.each_group]
+            each_group = [evolve(rate, each_group=True) for rate in _rates(self.group_rate, "--group-rate")]
             given["rates"] = [*all_groups, *(each_group or [rate for rate in kept if rate.each_group])]
         if self.max_failures is not None:
             given["max_failures"] = _limit(self.max_failures, "max_failures")
@@ -175,6 +172,18 @@ JOB_FLAGS = {
     for name in ("chunk", "concurrency", "declared", "isolate", "journal", "limit", "patience", "user_name")
 }
 """The flags of settings of a job, for messages."""
+
+
+def _rates(texts: tuple[str, ...], flag: str) -> list[Rate]:
+    """Return the rates of a flag; commas may separate several, as in RBIM_RATES. Raises InvalidRequest."""
+    from rbim.client.limits import Rate
+
+    try:
+        return [Rate.parse(part.strip()) for text in texts for part in text.split(",") if part.strip()]
+    except InvalidRequest as error:
+        cause = error.message.removeprefix(f"{error.field}: ").removeprefix("rate: ")
+        raise InvalidRequest(f"{flag}: {cause}", field="rate") from None
+
 
 WHOLE = 100  # percent
 _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?)%")

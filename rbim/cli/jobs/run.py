@@ -224,6 +224,8 @@ def _finish(job_run: JobRun, result: _RunResult, page: JobPage | None) -> int:
             names = (job_run.journal.with_name(f"{stem}.{number}.journal") for number in count(2))
             unused = quoted_words("--journal", str(next(name for name in names if not name.exists())))
             error.add_note(f"To begin another job, the same command with: {unused}")
+        if error.field == "journal" and job_run.rows is not None and isinstance(error.__cause__, OSError):
+            error.add_note("The journal stands beside the input; --journal PATH names another place.")
         if error.field in INPUT_ERRORS and (report := _read(job_run.journal)) is not None and report.state == "loading":
             error.add_note(NO_JOB.format(journal=job_run.journal))
         usage = report_error(error, job_run.command)

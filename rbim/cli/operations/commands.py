@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from rbim.operations.catalogue import CatalogueEntry
 
 __all__ = ["add_operations", "operations", "our_flag"]
-
-_SEGMENT = re.compile(r"/?[^/]+")
 
 # parameters of every operation's command, with names that no field of an operation has
 FILE, JSON, YES = "rbim_file", "rbim_as_json", "rbim_yes"
@@ -147,7 +144,7 @@ def operations(
     "depends" means that it depends on the values of the operation.
     """
     from rbim.cli.json_output import show_json
-    from rbim.cli.output import console, table
+    from rbim.cli.output import print_rows
 
     rows = [
         {
@@ -161,23 +158,8 @@ def operations(
     if as_json:
         show_json(rows)
         return Exit.DONE
-    out, columns = console(), ("operation", "wire", "repeat")
-    room = out.width - sum(max(len(row[column]) for row in rows) + 2 for column in columns)
-    made = table(*columns, "path")
-    for row in rows:
-        made.add_row(*(row[column] for column in columns), _folded(row["path"], room))
-    out.print(made)
+    print_rows(rows, whole=("operation", "wire", "repeat"))
     return Exit.DONE
-
-
-def _folded(path: str, room: int) -> str:
-    """Return the path folded into lines between its segments."""
-    lines = [""]
-    for segment in _SEGMENT.findall(path):
-        if lines[-1] and len(lines[-1] + segment) > room:
-            lines.append("")
-        lines[-1] += segment
-    return "\n".join(lines)
 
 
 def _fill(kind: type[Operation[Any]], flag: str, _: App, __: tuple[str, ...], arguments: ArgumentCollection) -> None:

@@ -208,7 +208,7 @@ def test_a_list_of_jobs_has_whole_names_and_all_counts_on_every_terminal(cli, gr
     for width in (60, 80, 100, 140):
         out = io.StringIO()
         shown = Console(file=out, width=width, highlight=False)
-        monkeypatch.setattr("rbim.cli.jobs.listing.console", lambda shown=shown: shown)
+        monkeypatch.setattr("rbim.cli.output.console", lambda shown=shown: shown)
         assert cli("job", "list")[0] == JobExit.DONE
         lines = [line.rstrip() for line in out.getvalue().splitlines()]
         assert max(map(len, lines)) <= width
@@ -216,11 +216,14 @@ def test_a_list_of_jobs_has_whole_names_and_all_counts_on_every_terminal(cli, gr
             row = next(line.split() for line in lines if line.startswith("customers of the north.csv.invite.journal "))
             assert row[4:12] == ["InviteJoinGroup", "complete", "4", "3", "0", "1", "0", "0"]
         else:
-            assert lines == [
-                "damaged",
-                "  unreadable",
+            assert lines[:2] == ["damaged", "  state: unreadable"]
+            assert lines[2:8] == [
                 "customers of the north.csv.invite.journal",
-                "  complete: 4 rows, 3 done, 1 refused",
+                "  operation: InviteJoinGroup",
+                "  state: complete",
+                "  rows: 4",
+                "  done: 3",
+                "  refused: 1",
             ]
 
 
