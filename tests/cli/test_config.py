@@ -284,7 +284,7 @@ def test_what_nobody_expected_is_two_lines_and_with_debug_a_traceback(cli, monke
         reason = "it is\x1b[31m broken"
         raise LookupError(reason)
 
-    monkeypatch.setattr("rbim.cli.operations.commands.entries", break_down)
+    monkeypatch.setattr("rbim.cli.operations.entries", break_down)
     expected = f"rbim: a bug in rbim: LookupError: it is\ufffd[31m broken\n{REPORTING}\n"
 
     assert cli("operations") == (Exit.FAULT, "", expected)
@@ -309,7 +309,7 @@ def test_a_module_that_fails_is_named(cli, folder, monkeypatch, content):
     code, out, err = cli("operations", "--debug", debug=True)
     assert (code, out) == (Exit.USAGE, "")
     assert err.startswith("Traceback")
-    assert "in _import_from_here" in err
+    assert "in _import_modules" in err
 
 
 # ------------------------------------------------------------------------------ rbim config

@@ -43,7 +43,7 @@ def made(monkeypatch):
 
     monkeypatch.setattr("rbim.emulator.server.server.run", cannot_listen)
     monkeypatch.setattr("rbim.cli.callback.serve.Receiver", end)
-    monkeypatch.setattr("rbim.cli.operations.commands._send", end)
+    monkeypatch.setattr("rbim.cli.operations._send", end)
     monkeypatch.setattr("rbim.cli.jobs.begin.execute", end)
     monkeypatch.setattr("rbim.cli.demo._demonstrate", end)
     return made

@@ -377,6 +377,6 @@ def test_a_port_that_is_taken_is_named(cli):
 
 
 def test_a_namespace_of_somebody_elses_that_breaks_is_two_lines(cli, monkeypatch):
-    monkeypatch.setattr("rbim.cli.front_page.answer", lambda _: 1 / 0)
+    monkeypatch.setattr("rbim.cli.front_page.front_page", lambda: 1 / 0)
     code, _, err = cli("--help")
     assert (code, len(err.splitlines())) == (Exit.FAULT, 2)
