@@ -52,7 +52,7 @@ def configuration(warn: Callable[[str], object] | None = None) -> Config:
 
     ``warn`` gets a message about each file with a token that others can read (default: print it).
     """
-    from rbim.config import load
+    from rbim.config import FIELDS, load, pairs_of
 
     flags = current_flags()
     with _adding_hint():
@@ -61,7 +61,7 @@ def configuration(warn: Callable[[str], object] | None = None) -> Config:
                 flags.profile,
                 flags.config,
                 warn=_warn if warn is None else warn,
-                dialect=_dialect(flags.dialect),
+                dialect=pairs_of(",".join(flags.dialect), DIALECT, FIELDS) if flags.dialect else None,
                 defaults={"transport": "auto"},
                 base_url=flags.base_url,
                 transport=flags.transport,
@@ -73,13 +73,6 @@ def configuration(warn: Callable[[str], object] | None = None) -> Config:
             wrong = InvalidRequest(f"{flag}: {cause}", field=flag)
             wrong.add_note("See: rbim dialect" if error.field == DIALECT else "See: rbim --help")
         raise wrong
-
-
-def _dialect(texts: tuple[str, ...]) -> dict[str, str]:
-    """Return the fields of the dialect's flags. Raises InvalidRequest."""
-    from rbim.config import FIELDS, pairs_of
-
-    return pairs_of(",".join(texts), DIALECT, FIELDS)
 
 
 def make_client(config: Config | None = None, **options: Unpack[ClientOptions]) -> AsyncClient:

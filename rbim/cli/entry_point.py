@@ -59,7 +59,7 @@ def run(tokens: Sequence[str] | None = None) -> int:
         try:
             code = Exit.USAGE
             with using_flags(flags):  # an operation of a module may have its own --debug or --json
-                imported = _import_modules()
+                imported = not os.environ.get("RBIM_IMPORT") or _import_modules()
             if imported:
                 flags, words = split_global_flags(words)
                 with using_flags(flags):
@@ -75,7 +75,7 @@ def run(tokens: Sequence[str] | None = None) -> int:
 
 def _import_modules() -> bool:
     """Import the modules in ``RBIM_IMPORT``, as ``python -m`` would; print the error of one that fails and return False."""
-    for module in filter(None, map(str.strip, os.environ.get("RBIM_IMPORT", "").split(","))):
+    for module in filter(None, map(str.strip, os.environ["RBIM_IMPORT"].split(","))):
         here = os.getcwd()  # noqa: PTH109  # pathlib would be imported for this alone
         sys.path.insert(0, here)
         try:

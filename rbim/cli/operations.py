@@ -49,22 +49,22 @@ JSON_HELP = "Print the answer as one JSON object."
 
 
 def add_operations(app: App, words: Sequence[str] = ()) -> None:
-    """Add the commands of the operations that ``words``, the beginning of a command line, name; default: of all."""
+    """Add the commands of the operations that ``words``, the beginning of a command line, name; default: of all.
+
+    If they name one and ask for no help, it has none: to make it takes time.
+    """
     name, method, *_ = *words, "", ""
     found = list(enumerate(entries(name) if namespace(name) is not None else entries()))
-    one = [(place, entry) for place, entry in found if (entry.namespace, _command_name(entry)) == (name, method)]
+    one = [(place, each) for place, each in found if each.namespace == name and each.method.replace("_", "-") == method]
+    helped = not one or not {"--help", "-h"}.isdisjoint(words)
     for place, entry in one or found:
         kind = namespace(entry.namespace)
         if kind is not None and entry.namespace not in app:
-            app.command(App(name=entry.namespace, help=summary_of(kind)))
+            app.command(App(name=entry.namespace, help=summary_of(kind) if helped else ""))
         fill = partial(_fill, entry.operation, our_flag("file", entry.operation))
-        app[entry.namespace].command(
-            _command(entry), name=_command_name(entry), help=help_of(entry.operation), config=fill, sort_key=place
-        )
-
-
-def _command_name(entry: CatalogueEntry) -> str:
-    return entry.method.replace("_", "-")
+        about = help_of(entry.operation) if helped else ""
+        command = _command(entry, helped=helped)
+        app[entry.namespace].command(command, name=entry.method.replace("_", "-"), help=about, config=fill, sort_key=place)
 
 
 def our_flag(name: str, kind: type[Operation[Any]]) -> str:
@@ -73,32 +73,29 @@ def our_flag(name: str, kind: type[Operation[Any]]) -> str:
     return f"--rbim-{name}" if f"--{name}" in taken else f"--{name}"
 
 
-def _signature(kind: type[Operation[Any]]) -> inspect.Signature:
-    """Return the parameters of an operation's command: its fields, and the common flags."""
-
-    def switch(parameter: str, name: str, text: str) -> inspect.Parameter:
-        flag = Parameter(name=our_flag(name, kind), negative=(), show_default=False, help=text)
-        return inspect.Parameter(parameter, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, flag])
-
-    fields = flags_of(kind)
+def _command(entry: CatalogueEntry, *, helped: bool) -> Callable[..., int]:
+    """Return the function of an operation's command: its parameters are the fields, and the common flags."""
+    kind = entry.operation
+    flags = {name: our_flag(name, kind) for name in ("file", "json", "yes")}
+    fields = flags_of(kind, helped=helped)
     bare = all(field.kind is inspect.Parameter.KEYWORD_ONLY for field in fields)
     file = inspect.Parameter(
         FILE,
         inspect.Parameter.POSITIONAL_OR_KEYWORD if bare else inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[
-            Path | None, Parameter(name=our_flag("file", kind), negative=(), metavar="FILE", help=FILE_HELP)
-        ],
+        annotation=Annotated[Path | None, Parameter(name=flags["file"], negative=(), metavar="FILE", help=FILE_HELP)],
     )
-    ours = [switch(JSON, "json", JSON_HELP)]
-    if kind.spec.destroys is not None:
-        ours.append(switch(YES, "yes", YES_HELP))
-    return inspect.Signature([file, *fields, *ours] if bare else [*fields, file, *ours])
-
-
-def _command(entry: CatalogueEntry) -> Callable[..., int]:
-    kind = entry.operation
-    signature = _signature(kind)
+    switches = [
+        inspect.Parameter(
+            parameter,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=False,
+            annotation=Annotated[bool, Parameter(name=flag, negative=(), show_default=False, help=text)],
+        )
+        for parameter, flag, text in ((JSON, flags["json"], JSON_HELP), (YES, flags["yes"], YES_HELP))
+        if parameter == JSON or kind.spec.destroys is not None
+    ]
+    signature = inspect.Signature([file, *fields, *switches] if bare else [*fields, file, *switches])
     command = f"rbim {entry.namespace} {entry.method}".replace("_", "-")
     named = {attribute.name: flag_of(attribute) for attribute in fields_of(kind)}
 
@@ -110,7 +107,7 @@ def _command(entry: CatalogueEntry) -> Callable[..., int]:
             op = kind(**values)
             client = make_client()
             destroyed = None if kind.spec.destroys is None or yes else kind.spec.destroys(op)
-            if destroyed is not None and not confirmed(f"permanently {destroyed}", same_with(our_flag("yes", kind))):
+            if destroyed is not None and not confirmed(f"permanently {destroyed}", same_with(flags["yes"])):
                 return Exit.USAGE
             answer = _send(client, op)
         except RbimError as error:
@@ -261,7 +258,7 @@ class _AsRead:
         return {"type": "any"}
 
 
-def flags_of(kind: type[Operation[Any]]) -> list[inspect.Parameter]:
+def flags_of(kind: type[Operation[Any]], *, helped: bool = True) -> list[inspect.Parameter]:
     """Return a parameter, annotated for cyclopts, for each field of the operation.
 
     The positional field comes first, then required fields; fields of a base class come last. cyclopts reads switches, our
@@ -279,7 +276,7 @@ def flags_of(kind: type[Operation[Any]]) -> list[inspect.Parameter]:
             conversion = {"converter": _read_single(_reader(attribute.type), keep=keep)}
         flag = Parameter(
             name=flag_of(attribute),
-            help=_help(attribute, kind),
+            help=_help(attribute, kind) if helped else None,
             negative=None if annotation is bool else (),
             show_default=_name if shown is not None else False,
             **conversion,
