@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rbim import __version__
 from rbim._support.text import missing_extra
-from rbim.cli.errors import discard_output, print_error, report_bug, report_os_error
+from rbim.cli.errors import discard_output, print_error, report_bug, report_error, report_os_error
 from rbim.cli.exit_codes import JOB_EXITS, Exit
 from rbim.cli.extras import MissingExtra
 from rbim.cli.global_flags import GLOBAL_FLAGS_HELP, JSON, GlobalFlags, WrongFlag, split_global_flags, using_flags
 from rbim.cli.json_output import recording_json
+from rbim.errors import RbimError
 from rbim.operations.catalogue import namespace
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _import_modules() -> bool:
     return True
 
 
-def _run_command(words: list[str], *, version: bool) -> int:  # noqa: C901  # an exit code for each kind of error
+def _run_command(words: list[str], *, version: bool) -> int:  # noqa: C901, PLR0912  # kinds of errors
     """Run a command without global flags. Print an error as one or two lines on standard error; return the exit code."""
     result: object = None
     try:
@@ -106,14 +107,17 @@ def _run_command(words: list[str], *, version: bool) -> int:  # noqa: C901  # an
             except ModuleNotFoundError as missing:
                 print_error(missing_extra("this command", missing.name, "cli"))
                 return Exit.USAGE
+            app = build_app(words)
             try:
-                result = build_app(words)(words, exit_on_error=False, print_error=False, result_action="return_value")
+                result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
             except CycloptsError as error:
                 told = str(error)
                 if isinstance(error, UnusedCliTokensError):
                     told = f"unexpected: {' '.join(error.unused_tokens)}; the command takes no more values without a flag"
                 print_error(told, f"See: {' '.join(['rbim', *(error.command_chain or ())])} --help")
                 return Exit.USAGE
+            except RbimError as error:
+                return report_error(error, " ".join(["rbim", *app.parse_commands(words)[0]]))
         sys.stdout.flush()
     except MissingExtra as missing:
         print_error(str(missing))

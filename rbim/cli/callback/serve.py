@@ -14,13 +14,11 @@ from http import HTTPStatus
 from ipaddress import ip_address
 from logging import CRITICAL
 from math import inf
-from pathlib import Path  # noqa: TC003  # attrs resolves it
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import h11
 import uvicorn
-from attrs import frozen
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rbim._support.json_values import json_values
@@ -50,6 +48,7 @@ if TYPE_CHECKING:
 
     from rbim._support.asgi import Receive, Scope, Send
     from rbim.callbacks.inbox.protocols import Archive
+    from rbim.cli.callback.commands import ServeOptions
     from rbim.cli.callback.log import LineHandler
     from rbim.cli.callback.page import CallbackPage
     from rbim.config import Config
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     from rbim.observers import Observer
     from rbim.otel.observer import OtelObserver
 
-__all__ = ["Forwarder", "NotForwarded", "ServeOptions", "line_of", "run"]
+__all__ = ["Forwarder", "NotForwarded", "line_of", "run"]
 
 KEEP_ALIVE = 75  # seconds until an idle connection is closed
 SHUTDOWN_TIMEOUT = 4  # seconds for requests in progress on shutdown: more than the time limits of the receiver
@@ -70,25 +69,6 @@ FORWARD_TIMEOUT = 60.0  # seconds in which the application must answer: long, be
 MOST_KEPT = 10_000  # deliveries whose headers are kept
 FRESH = Policy(back=240.0, ahead=60.0)  # a minute below the default of receivers
 SENT = ("checksum", "md5", "curtime", "content-type")
-
-
-@frozen(kw_only=True)
-class ServeOptions:
-    """The flags of the command."""
-
-    inbox: str
-    host: str
-    port: int
-    path: str
-    mode: Literal["normal", "high-guarantee"]
-    printing: bool
-    certfile: Path | None
-    keyfile: Path | None
-    connections: int = 10_000
-    forward_to: str | None = None
-    health: str | None = None
-    spool: Path | None = None
-    page: bool = False
 
 
 def run(options: ServeOptions) -> int:
