@@ -100,10 +100,6 @@ def _text(value: object) -> str:
     return value
 
 
-def _url(value: object) -> str:
-    return origin(_text(value))
-
-
 def _secret(value: object) -> Secret:
     return value if isinstance(value, Secret) else Secret(_text(value))
 
@@ -136,8 +132,8 @@ def _transport(value: object) -> str:
 
 KEYS: Mapping[str, Callable[[object], Any]] = MappingProxyType(
     {
-        "base_url": _url,
-        "call_base_url": _url,
+        "base_url": origin,
+        "call_base_url": origin,
         "app_id": _text,
         "app_token": _secret,
         "token_file": _path,
@@ -478,8 +474,8 @@ def _from_environment() -> dict[str, Setting]:
     for key, name in VARIABLES.items():
         if os.environ.get(name) and not (key == "token_file" and TOKEN in found):  # the token is before its file
             found |= _setting(key, os.environ[name], name, name, name)
-    name = "RBIM_DIALECT"
-    for key, text in pairs_of(os.environ.get(name, ""), name, FIELDS).items():
+    name, texts = "RBIM_DIALECT", os.environ.get("RBIM_DIALECT")
+    for key, text in (pairs_of(texts, name, FIELDS) if texts else {}).items():
         found |= _setting(f"{DIALECT}.{key}", text, name, f"{name}: {key}", name)
     return found
 

@@ -91,9 +91,9 @@ class RbimError(Exception, ToDict):
     ``operation`` is the operation's name on the wire (None without an operation), ``client`` the name of the client that
     made the call (empty without one). ``attempts`` are the attempts in order.
     ``outcome`` is the outcome of the whole call: if one attempt has an unknown outcome, so has the call, whatever a later
-    attempt returned. ``docs`` is the section of the documentation about the class: ``docs/errors.md#throttled``; for a
-    class of your own it is that of its base. Errors survive ``pickle`` and ``copy``; none holds a token, a ``sig`` or an
-    ``Authorization``.
+    attempt returned. ``docs`` is the section of the documentation about the class: ``errors#throttled``, which
+    ``rbim help`` shows; for a class of your own it is that of its base. Errors survive ``pickle`` and ``copy``; none holds a
+    token, a ``sig`` or an ``Authorization``.
     """
 
     outcome: Outcome = Outcome.NOT_SENT
@@ -109,9 +109,9 @@ class RbimError(Exception, ToDict):
 
     @property
     def docs(self) -> str:
-        """The section of the documentation about this error, below the root of the repository."""
+        """The section of the documentation about this error, which ``rbim help`` shows."""
         known = next(kind for kind in type(self).__mro__ if kind.__module__ == __name__)
-        return f"docs/errors.md#{known.__name__.lower()}"
+        return f"errors#{known.__name__.lower()}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ``class`` by name, ``docs``, ``outcome`` and all other attributes as JSON values, like an answer's."""

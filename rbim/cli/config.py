@@ -53,23 +53,18 @@ def show(*, as_json: Json = False) -> int:
 
 
 def _show(found: Config) -> None:
-    from rich.text import Text
-
-    from rbim.cli.output import console, table
+    from rbim.cli.output import print_rows
     from rbim.config import DIALECT_KEYS
 
-    out = console()
-    out.print(Text(f"profile: {printable(found.profile or 'none')}"))
-    dialect = {key: setting for key, setting in found.values.items() if key in DIALECT_KEYS}
-    for settings in (found.values.keys() - dialect.keys(), dialect.keys()):
-        out.print()
-        made = table("key", "value", "source", whole=("key",))
-        for key, setting in found.values.items():
-            if key in settings:
-                document = _document(setting.key, setting.value)
-                text = ", ".join(document) if key == "rates" else "" if document is None else spelled(document)
-                made.add_row(key, Text(printable(text) or "-"), Text(printable(_source(setting))))
-        out.print(made)
+    sys.stdout.write(f"profile: {printable(found.profile or 'none')}\n")
+    parts: tuple[list[dict[str, str]], ...] = ([], [])
+    for key, setting in found.values.items():
+        document = _document(setting.key, setting.value)
+        text = ", ".join(document) if key == "rates" else "" if document is None else spelled(document)
+        parts[key in DIALECT_KEYS].append({"key": key, "value": text, "source": _source(setting)})
+    for rows in parts:
+        sys.stdout.write("\n")
+        print_rows(rows, whole=("key",))
     for missing in found.missing:
         print_error(f"missing: {missing}")
 

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 HOW_TO_CONFIGURE = (
-    "Set RBIM_BASE_URL, RBIM_APP_ID, RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE) and RBIM_USER_NAME, or write a profile in "
+    "Set RBIM_BASE_URL, RBIM_APP_ID and RBIM_APP_TOKEN (or RBIM_APP_TOKEN_FILE), or write a profile in "
     "the file that `rbim config path` shows. `rbim config show` shows the current settings."
 )
 HOW_TO_CONFIGURE_CALLBACKS = (
@@ -50,7 +50,7 @@ def configuration(warn: Callable[[str], object] | None = None) -> Config:
 
     ``warn`` gets a message about each file with a token that others can read (default: print it).
     """
-    from rbim.config import load
+    from rbim.config import FIELDS, load, pairs_of
 
     flags = current_flags()
     with _adding_hint():
@@ -59,7 +59,7 @@ def configuration(warn: Callable[[str], object] | None = None) -> Config:
                 flags.profile,
                 flags.config,
                 warn=_warn if warn is None else warn,
-                dialect=_dialect(flags.dialect),
+                dialect=pairs_of(",".join(flags.dialect), DIALECT, FIELDS) if flags.dialect else None,
                 defaults={"transport": "auto"},
                 base_url=flags.base_url,
                 transport=flags.transport,
@@ -71,13 +71,6 @@ def configuration(warn: Callable[[str], object] | None = None) -> Config:
             wrong = InvalidRequest(f"{flag}: {cause}", field=flag)
             wrong.add_note("See: rbim dialect" if error.field == DIALECT else "See: rbim --help")
         raise wrong
-
-
-def _dialect(texts: tuple[str, ...]) -> dict[str, str]:
-    """Return the fields of the dialect's flags. Raises InvalidRequest."""
-    from rbim.config import FIELDS, pairs_of
-
-    return pairs_of(",".join(texts), DIALECT, FIELDS)
 
 
 def make_client(config: Config | None = None, **options: Unpack[ClientOptions]) -> AsyncClient:
@@ -138,7 +131,7 @@ def _hint(error: InvalidRequest, how: str) -> str:
         )
     if error.field.startswith("RBIM_"):
         return f"Correct the environment variable {error.field}, or unset it."
-    return "Keys and variables: docs/configuration.md. `rbim config path` shows the file that is read."
+    return "Keys and variables: `rbim help configuration`. `rbim config path` shows the file that is read."
 
 
 def telemetry() -> OtelObserver | None:

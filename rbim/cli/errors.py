@@ -63,6 +63,8 @@ def report_error(error: RbimError, command: str, *, flags: Mapping[str, str] = _
         hint = CREDENTIALS if refused else BETWEEN if between else other
     shown = code is not Exit.USAGE or current_flags().debug  # the help of the command explains a wrong value
     hints = [*getattr(error, "__notes__", [hint])]
+    if "surrogate" in message and sys.getfilesystemencoding() != "utf-8":
+        hints = ["This terminal's locale is not UTF-8: set PYTHONUTF8=1, or a locale such as LC_ALL=C.UTF-8."]
     print_error(message, *hints, error=error, docs=error.docs if shown else "")
     return code
 
@@ -82,7 +84,7 @@ def print_error(message: str, *hints: str, error: BaseException | None = None, d
     """
     error = error or sys.exc_info()[1]
     record_error(printable(message), [visible(line) for hint in hints if hint for line in hint.split("\n")], error)
-    _print(message, *hints, f"Documentation: {docs}" if docs else "", error=error)
+    _print(message, *hints, f"See: rbim help {docs}" if docs else "", error=error)
 
 
 def print_note(message: str, *hints: str) -> None:

@@ -5,24 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from typing import TYPE_CHECKING
 
 from rbim.cli.exit_codes import Exit
 from rbim.cli.global_flags import FLAGS, SWITCHES
-from rbim.operations.catalogue import summary_of
+from rbim.operations.catalogue import namespaces, summary_of
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
-__all__ = ["COMMANDS", "INDENT", "SUMMARY", "answer", "terminal_width"]
+__all__ = ["COMMANDS", "INDENT", "SUMMARY", "front_page", "terminal_width"]
 
 
 SUMMARY = "Client for a Chinese communications platform: its operations, bulk jobs, callbacks, and an emulator."
 
 COMMANDS: dict[str, tuple[str | None, str]] = {
     "operations": (
-        "rbim.cli.operations.commands:operations",
+        "rbim.cli.operations:operations",
         "List the operations with their names in Python and on the wire.",
     ),
     "invite": ("rbim.cli.jobs.begin_commands:invite", "Invite any number of accounts into any number of groups."),
@@ -33,13 +28,14 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
         "Receive callbacks, send test deliveries, explain a refused one.",
     ),
     "emulator": ("rbim.cli.emulator:serve", "Run an emulator of the platform."),
-    "demo": ("rbim.cli.app:demo", "Invite 5,000 accounts into groups of the emulated platform."),
+    "demo": ("rbim.cli.demo:demo", "Invite 5,000 accounts into groups of the emulated platform."),
     "dialect": (
         "rbim.cli.dialect:dialect",
         "List the fields of the dialect, and the rules of the emulator.",
     ),
     "config": ("rbim.cli.config:config", "Show the configuration and its sources."),
     "doctor": ("rbim.cli.doctor:doctor", "Check installation, configuration, connection, clock and credentials."),
+    "help": ("rbim.cli.help:show_help", "Show a page of the documentation, or a section of it."),
     "completion": (None, "Install completion for bash, zsh or fish."),
 }
 """Every command except those of operations: its function (None: one of cyclopts), and its summary."""
@@ -48,7 +44,7 @@ SECTIONS = {
     "Jobs": ("invite", "remove", "job"),
     "Callbacks": ("callback",),
     "Emulator": ("emulator", "demo"),
-    "Setup": ("config", "doctor", "dialect", "completion"),
+    "Setup": ("config", "doctor", "dialect", "help", "completion"),
 }
 
 EXAMPLES = """\
@@ -65,14 +61,8 @@ NARROWEST, USUAL, WIDEST = 40, 80, 100  # characters in a line
 EXIT = 7  # characters in the column of exit codes
 
 
-def answer(tokens: Sequence[str]) -> str | None:
-    """Return the help page if the command line has no command, else None."""
-    return _page() if list(tokens) in ([], ["--help"], ["-h"]) else None
-
-
-def _page() -> str:
-    from rbim.operations.catalogue import namespaces
-
+def front_page() -> str:
+    """Return the text of ``rbim --help``."""
     operations = {name: summary_of(kind) for name, kind in namespaces().items()}
     parts = {"Operations": {**operations, "operations": COMMANDS["operations"][1]}}
     parts |= {title: {name: COMMANDS[name][1] for name in names} for title, names in SECTIONS.items()}

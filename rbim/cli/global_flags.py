@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rbim.cli.printable import printable, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Generator, Sequence
 
 __all__ = [
     "END",
@@ -50,6 +50,7 @@ GLOBAL_FLAGS_HELP = (
 END = "--"
 JSON = ("--json", "--rbim-json")
 """The flags of commands that print a JSON document; the second one, if the operation has a field ``json``."""
+JSON_NAMES = tuple(flag.removeprefix("--") for flag in JSON)
 
 
 class GlobalFlags(NamedTuple):
@@ -149,7 +150,6 @@ def split_global_flags(tokens: Sequence[str]) -> tuple[GlobalFlags, list[str]]:
     found: dict[str, Any] = {}  # FLAGS are texts, SWITCHES are True
     dialect: list[str] = []
     rest: list[str] = []
-    own: Iterable[str] = ()
     remaining = deque(tokens)
     while remaining:
         token = remaining.popleft()
@@ -157,10 +157,11 @@ def split_global_flags(tokens: Sequence[str]) -> tuple[GlobalFlags, list[str]]:
         if token == END:
             rest += [token, *remaining]
             break
-        if not token.startswith("--") or name in own or name not in {*FLAGS, *SWITCHES}:
-            found |= {"json": True} if token in JSON and name not in own else {}
+        if not token.startswith("--") or name not in {*FLAGS, *SWITCHES, *JSON_NAMES} or name in _fields(rest[:COMMAND]):
             rest.append(token)
-            own = _fields(rest) if len(rest) == COMMAND else own
+        elif name in JSON_NAMES:
+            found |= {"json": True} if token in JSON else {}
+            rest.append(token)
         elif name == "dialect":
             dialect.append(_value(name, value if equals else remaining.popleft() if remaining else ""))
         elif name.replace("-", "_") in found:
@@ -188,7 +189,7 @@ def _fields(command: Sequence[str]) -> frozenset[str]:
     from rbim.operations.base import fields_of
     from rbim.operations.catalogue import entries
 
-    name, method = command
+    name, method, *_ = *command, "", ""
     return frozenset(
         field.name.strip("_").replace("_", "-")
         for entry in entries(name)

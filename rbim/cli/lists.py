@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["one_value", "split_rates"]
+__all__ = ["one_value"]
 
 _SEPARATORS = re.compile("[,;\uff0c\uff1b\u3001]")  # also full-width ones
 
@@ -20,8 +20,3 @@ def one_value(text: str, otherwise: str = "") -> str:
     found, right = _SEPARATORS.findall(text)[0], " ".join(part for part in parts if part)
     message = f"{text!r} contains {found!r}: separate values with spaces{': ' if right else ''}{right}"
     raise ValueError(f"{message} (one value that contains {found!r}: use {otherwise})" if otherwise else message)
-
-
-def split_rates(texts: tuple[str, ...]) -> list[str]:
-    """Return the texts of single rates: a rate contains no comma, so that commas may separate several, as in RBIM_RATES."""
-    return [part.strip() for text in texts for part in text.split(",") if part.strip()]

@@ -18,12 +18,13 @@ from rbim.operations.groups import Success
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-__all__ = ["UNFOLDED", "console", "exit_of", "show", "table"]
+__all__ = ["console", "exit_of", "print_rows", "show"]
 
 UNFOLDED = 10_000  # characters in a line without a terminal, so that nothing is folded
+FOLDED = 16  # characters to which a column of a table may be folded
+EMPTY = {"-", "0"}  # not shown in a block
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -34,22 +35,44 @@ def console(*, stderr: bool = False) -> Console:
     return Console(file=stream, width=None if stream.isatty() else UNFOLDED, highlight=False)
 
 
-def table(*headings: str, numbers: Sequence[str] = (), whole: Sequence[str] = ()) -> Table:
-    """Return an empty table: columns ``numbers`` are aligned right; ``whole`` and numbers are never folded."""
+def print_rows(
+    rows: Sequence[Mapping[str, object]], *, numbers: Sequence[str] = (), whole: Sequence[str] = (), cut: str = ""
+) -> None:
+    """Print rows as a table; if the terminal is too narrow for it, as blocks of lines, one for each row.
+
+    ``numbers`` are aligned right; they and the columns ``whole`` are never folded, others to no less than FOLDED columns.
+    The column ``cut``, the last one, is cut with a mark to one line.
+    """
     from rich.box import SIMPLE_HEAD
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
+    out = console()
+    texts = [{printable(name): _text(value) for name, value in row.items()} for row in rows]
+    names = list(dict.fromkeys(name for row in texts for name in row))  # of an answer, with its unknown fields
+    widths = {name: max(Text(name).cell_len, *(row[name].cell_len for row in texts if name in row)) for name in names}
+    least = {name: width if name in {*numbers, *whole} else min(width, FOLDED) for name, width in widths.items()}
+    if sum(least.values()) + 2 * (len(names) - 1) > out.width:
+        for row in texts:
+            (_, title), *others = row.items()
+            shown = [Text.assemble(f"{name}: ", value) for name, value in others if value.plain not in EMPTY]
+            for line in (title, *(Padding(each, (0, 0, 0, 2), expand=False) for each in shown)):
+                out.print(line, overflow="fold")
+        return
     made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for heading in headings:
-        right = heading in numbers
+    for name in names:
+        right = name in numbers
         made.add_column(
-            Text(printable(heading)),  # of an answer, the names of its unknown fields
+            Text(name),
             justify="right" if right else "left",
-            no_wrap=right or heading in whole,
-            overflow="fold",
+            no_wrap=right or name in {*whole, cut},
+            overflow="ellipsis" if name == cut else "fold",
+            min_width=least[name],
         )
-    return made
+    for row in texts:
+        made.add_row(*(row.get(name, _text(None)) for name in names))
+    out.print(made)
 
 
 def show(answer: object) -> None:
@@ -74,7 +97,7 @@ def show(answer: object) -> None:
     for name, value in rows.items():
         out.print(Text(printable(f"{name}: {len(value)}"), style="bold"))
         if value:
-            out.print(_rows(value))
+            print_rows([_seen(row) for row in value])
 
 
 def exit_of(answer: object) -> Exit:
@@ -112,20 +135,13 @@ def _is_rows(value: object) -> bool:
     return isinstance(value, tuple) and all(isinstance(row, Answer) for row in cast("Any", value))
 
 
-def _rows(rows: tuple[Answer, ...]) -> Table:
-    fields = [_seen(row) for row in rows]
-    names = dict.fromkeys(name for row in fields for name in row)
-    made = table(*names)
-    for row in fields:
-        made.add_row(*(_text(row.get(name)) for name in names))
-    return made
-
-
 def _text(value: object) -> Text:
     from rich.text import Text
 
     if isinstance(value, Enum):
         return Text(f"{value.name.lower()} ({value.value})")
+    if isinstance(value, Text):
+        return value
     if value is None or value == "":
         return Text("-", style="dim")
     if isinstance(value, (Mapping, list, tuple)):

@@ -16,10 +16,9 @@ from attrs import field, frozen
 from cyclopts import App, CycloptsError
 
 from helpers.serving import served
-from rbim.cli import Exit, run
-from rbim.cli.app import build
+from rbim.cli import Exit, build_app, run
 from rbim.cli.context import make_client
-from rbim.cli.operations.flags import flags_of, help_of
+from rbim.cli.operations import flags_of, help_of
 from rbim.credentials import Credentials
 from rbim.emulator import Emulator
 from rbim.operations import catalogue
@@ -267,7 +266,7 @@ def test_an_unknown_outcome_has_its_own_code(monkeypatch, cli):
     assert "\x1b" not in err
     assert hint.splitlines()[1:] == [
         "The command only reads: it may be repeated.",
-        "Documentation: docs/errors.md#intermediaryerror",
+        "See: rbim help errors#intermediaryerror",
     ]
 
 
@@ -368,7 +367,7 @@ def test_only_the_commands_that_the_words_name_are_built():
         (["calls", "--help"], {"calls"}, {"create-task"}),
         (["invite", "rows.csv"], set(), set()),
     ]:
-        app = build(words)
+        app = build_app(words)
         found = {name for name in catalogue.namespaces() if name in app}
         assert found == namespaces
         assert {name for namespace in found for name in app[namespace] if not name.startswith("-")} == methods

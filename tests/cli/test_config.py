@@ -12,6 +12,7 @@ import threading
 from importlib import import_module
 
 import pytest
+from rich.console import Console
 
 from helpers.dialects import FIELDS
 from helpers.serving import served
@@ -283,7 +284,7 @@ def test_what_nobody_expected_is_two_lines_and_with_debug_a_traceback(cli, monke
         reason = "it is\x1b[31m broken"
         raise LookupError(reason)
 
-    monkeypatch.setattr("rbim.cli.operations.commands.entries", break_down)
+    monkeypatch.setattr("rbim.cli.operations.entries", break_down)
     expected = f"rbim: a bug in rbim: LookupError: it is\ufffd[31m broken\n{REPORTING}\n"
 
     assert cli("operations") == (Exit.FAULT, "", expected)
@@ -308,7 +309,7 @@ def test_a_module_that_fails_is_named(cli, folder, monkeypatch, content):
     code, out, err = cli("operations", "--debug", debug=True)
     assert (code, out) == (Exit.USAGE, "")
     assert err.startswith("Traceback")
-    assert "in _import_from_here" in err
+    assert "in _import_modules" in err
 
 
 # ------------------------------------------------------------------------------ rbim config
@@ -486,5 +487,27 @@ def test_the_columns_of_an_input_can_be_configured(cli, folder, monkeypatch, how
     assert (json.loads(out)["rows"], json.loads(out)["groups"], err) == (3, 2, "")
     code, _, err = cli("invite", "plain.csv", "--dry-run")
     assert (code, "no column 'konto' among 'group', 'account', 'boss'" in err) == (Exit.USAGE, True)
-    flags = ("--group-column", "group", "--account-column", "account", "--user-name-column", "boss")
+    monkeypatch.setenv("RBIM_USER_NAME_COLUMN", "boss")
+    flags = ("--group-column", "group", "--account-column", "account")
     assert cli("invite", "plain.csv", "--dry-run", *flags)[0] == Exit.DONE
+
+
+def test_a_narrow_terminal_has_lines_in_place_of_columns(cli, monkeypatch):
+    monkeypatch.setenv("RBIM_CALLBACK_CREDENTIALS_FILE", "a" * 30)
+    monkeypatch.setattr("rbim.cli.output.console", lambda: Console(file=sys.stdout, width=40, highlight=False))
+    lines = cli("config", "show")[1].splitlines()
+    assert max(map(len, lines)) <= 40
+    at = lines.index("callback_credentials_file")
+    assert [line.strip() for line in lines[at + 1 : at + 3]] == [
+        "value: a file that does not exist",
+        "source: RBIM_CALLBACK_CREDENTIALS_FILE",
+    ]
+
+
+def test_a_locale_that_is_not_utf8_is_named(cli, monkeypatch):
+    for name, value in {"BASE_URL": "http://127.0.0.1:9", "APP_ID": "a", "APP_TOKEN": "t", "USER_NAME": "u"}.items():
+        monkeypatch.setenv(f"RBIM_{name}", value)
+    for encoding, hint in (("utf-8", "See: rbim groups create --help"), ("ascii", "set PYTHONUTF8=1")):
+        monkeypatch.setattr(sys, "getfilesystemencoding", lambda encoding=encoding: encoding)
+        code, _, err = cli("groups", "create", "--name", "\udce4\udcba", "--type", "vip")
+        assert (code, hint in err) == (Exit.USAGE, True)

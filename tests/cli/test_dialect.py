@@ -37,13 +37,13 @@ def made(monkeypatch):
         made.extend([*positional, *named.values()])
         raise InvalidRequest("the end of the test")
 
-    def cannot_listen(emulator, **_):
-        made.append(emulator)
+    def cannot_listen(server, **_):
+        made.append(server.emulator)
         raise OSError
 
     monkeypatch.setattr("rbim.emulator.server.server.run", cannot_listen)
     monkeypatch.setattr("rbim.cli.callback.serve.Receiver", end)
-    monkeypatch.setattr("rbim.cli.operations.commands._send", end)
+    monkeypatch.setattr("rbim.cli.operations._send", end)
     monkeypatch.setattr("rbim.cli.jobs.begin.execute", end)
     monkeypatch.setattr("rbim.cli.demo._demonstrate", end)
     return made

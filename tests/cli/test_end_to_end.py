@@ -164,9 +164,10 @@ WRONG = {
     "dialect": ["there-is-no-such-field"],
     "config show": ["--profile", "nobody"],
     "config path": ["--config"],
+    "help": ["there-is-no-such-page"],
     "doctor": ["--timeout", "there-is-no-time"],
     "emulator": ["--faults", "there-is-no-such.json"],
-    "demo": ["--csv", "there-is-no-such.csv"],
+    "demo": ["--profile", "nobody"],
     "completion": ["--shell", "tcsh"],
 }
 WITHOUT_ARGUMENTS = {"job list"}
@@ -212,9 +213,9 @@ def test_what_is_wrong_is_named_and_with_json_it_is_a_document_too(cli):
         error = json.loads(line)["error"]
         assert (code, error["exit_code"], error["class"]) == (Exit.USAGE, Exit.USAGE, "InvalidRequest")
         assert (error["outcome"], error["code"], error["status"]) == ("not sent", None, None)
-        assert error["docs"] == "docs/errors.md#invalidrequest"
+        assert error["docs"] == "errors#invalidrequest"
         assert err.splitlines() == [f"rbim: {error['message']}", *(error["hint"] or "").splitlines()]
-        assert err == plain or command in {"callback serve", "callback work", "completion", "emulator"}
+        assert err == plain or command in {"callback serve", "callback work", "completion", "emulator", "help"}
 
 
 def test_a_group_of_commands_alone_shows_its_help_and_names_what_is_not_there(cli):
@@ -376,6 +377,6 @@ def test_a_port_that_is_taken_is_named(cli):
 
 
 def test_a_namespace_of_somebody_elses_that_breaks_is_two_lines(cli, monkeypatch):
-    monkeypatch.setattr("rbim.cli.front_page.answer", lambda _: 1 / 0)
+    monkeypatch.setattr("rbim.cli.front_page.front_page", lambda: 1 / 0)
     code, _, err = cli("--help")
     assert (code, len(err.splitlines())) == (Exit.FAULT, 2)

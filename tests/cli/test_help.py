@@ -5,6 +5,7 @@
 
 import io
 import re
+import tomllib
 from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -13,9 +14,12 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from helpers.commands import commands, leaves
+from helpers.paths import ROOT
+from rbim import RbimError, Throttled
 from rbim.cli import build_app, run
 from rbim.cli.exit_codes import Exit
 from rbim.cli.front_page import COMMANDS
+from rbim.cli.help import PAGES
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "help.txt"
 RULE = "=" * 80
@@ -86,6 +90,33 @@ def test_the_front_page_has_every_command_in_a_section_and_all_exit_codes():
         assert len(re.findall(rf"^  {name} ", text, re.MULTILINE)) == 1
     told = dict(re.findall(r"^  (\d+) +(.*(?:\n {7}.*)*)$", text, re.MULTILINE))
     assert {int(code): " ".join(words.split()) for code, words in told.items()} == {int(c): c.meaning for c in Exit}
+
+
+def test_there_are_at_most_40_commands_and_25_flags_of_a_job_in_four_panels():
+    assert len(list(leaves())) <= 40
+    app = whole_app()
+    for command in ("invite", "remove"):
+        _, path, _ = app.parse_commands([command])
+        with app.app_stack(path):
+            flags = [a for a in path[-1].assemble_argument_collection() if a.show and a.name.startswith("--")]
+        flags = [each for each in flags if each.name != "--page"]
+        assert len(flags) <= 25, command
+        panels = {group.name for each in flags for group in each.parameter.group}
+        assert panels == {"Input", "Pace", "Results", "Resume"}, command
+
+
+def test_each_page_and_section_that_a_message_names_is_shown_from_the_package(capsys):
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    assert build["wheel"]["force-include"] == {f"docs/{name}.md": f"rbim/docs/{name}.md" for name in PAGES}
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "rbim").rglob("*.py"))
+    named = set(re.findall(r"`rbim help ([a-z#-]+)`", sources)) | {RbimError().docs, Throttled().docs, *PAGES}
+    assert {"configuration", "questions#is-this-my-platform"} < named
+    for topic in named:
+        assert run(["help", topic]) == Exit.DONE
+        assert capsys.readouterr().out.startswith("#")
+    run(["help", "errors#handling-errors"])
+    shown = capsys.readouterr().out
+    assert (shown.count("\n## "), shown.startswith("## Handling errors\n"), "```python" in shown) == (0, True, True)
 
 
 if __name__ == "__main__":

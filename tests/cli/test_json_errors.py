@@ -56,7 +56,7 @@ def test_a_page_of_something_in_between_says_where_to_look(environment, failed):
         environment.setenv("RBIM_BASE_URL", server.url())
         code, error, _ = failed(*CREATE)
     assert (code, error["class"], error["outcome"]) == (Exit.REFUSED, "IntermediaryError", "refused")
-    assert (error["status"], error["docs"]) == (404, "docs/errors.md#intermediaryerror")
+    assert (error["status"], error["docs"]) == (404, "errors#intermediaryerror")
     assert (
         error["hint"]
         == "Nothing was done: check the base URL and the proxy; `rbim doctor` shows the way that requests take."
@@ -68,10 +68,10 @@ def test_a_refusal_has_its_class_code_status_and_place_in_the_documentation(envi
         environment.setenv("RBIM_BASE_URL", server.url())
         code, error, err = failed(*CREATE)
     assert (code, error["class"], error["outcome"]) == (Exit.REFUSED, "ApiError", "refused")
-    assert (error["code"], error["status"], error["docs"]) == ("112345", 200, "docs/errors.md#apierror")
+    assert (error["code"], error["status"], error["docs"]) == ("112345", 200, "errors#apierror")
     assert "群组 不允许" in error["message"]
     assert err.splitlines()[0] == f"rbim: {error['message']}"
-    assert err.splitlines()[-1] == f"Documentation: {error['docs']}"
+    assert err.splitlines()[-1] == f"See: rbim help {error['docs']}"
 
 
 @pytest.mark.parametrize(

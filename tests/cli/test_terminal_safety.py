@@ -5,7 +5,6 @@ import logging
 import sys
 import unicodedata
 from contextlib import suppress
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -103,7 +102,7 @@ def test_errors_and_their_hints(capsys):
         err = capsys.readouterr().err
         check(err)
         assert len(err.splitlines()) == 4
-        with ProgressDisplay(SimpleNamespace(plain=True, quiet=False), None) as progress:
+        with ProgressDisplay(None, quiet=False) as progress:
             progress.print_line(f"stopping: {text}")
         check(capsys.readouterr().err)
 
@@ -185,7 +184,7 @@ def test_rows_of_a_file(tmp_path, capsys):
     text = "".join(UNSAFE.values()).replace("/", "_")
     file = tmp_path / f"{text}.csv"
     file.write_text(f"group,account,{text}\ng1,{text},x\n,{text},x\ng1,1\n", encoding="utf-8", errors="surrogateescape")
-    for more in ([], ["--json"], ["--account-column", text], ["--delimiter", ";"]):
+    for more in ([], ["--json"], ["--account-column", text]):
         run(["invite", str(file), "--dry-run", *more])
     shown = capsys.readouterr()
     check(shown.out)

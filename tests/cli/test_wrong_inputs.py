@@ -35,7 +35,9 @@ CASES = [
     # commands and flags
     ("a typo of a group of commands", "rbim gruops detail g1"),
     ("a typo of a command", "rbim groups creat --name News --type vip"),
-    ("help as a command", "rbim help"),
+    ("a page of the help that there is not", "rbim help eror"),
+    ("a section of a page that there is not", "rbim help errors#notfond"),
+    ("the help of a command", "rbim help invite"),
     ("version as a command", "rbim version"),
     ("a typo of a flag", "rbim groups detail g1 --jsn"),
     ("the singular of a required flag", "rbim groups invite g1 --member 1001"),
@@ -52,6 +54,9 @@ CASES = [
     ("a date in the past", "rbim calls create-task task.toml --start-date 2020-01-01"),
     ("a wrong key in a file of fields", "rbim calls create-task typo.toml"),
     ("a rate without its unit", "rbim invite members.csv --rate 50"),
+    ("a rate of nothing", "rbim invite members.csv --rate 0/s"),
+    ("a word that a command does not take", "rbim emulator start"),
+    ("accounts without a header", "rbim invite two.csv"),
     ("no accounts in a request", "rbim invite members.csv --chunk 0"),
     ("a removal in a script, without --yes", "rbim remove members.csv"),
     # files
@@ -69,6 +74,7 @@ CASES = [
     ("a list of accounts without their group", "rbim invite accounts.txt"),
     ("numbers that a spreadsheet has rounded", "rbim invite rounded.csv --dry-run"),
     ("the result over the input", "rbim invite members.csv --not-done members.csv"),
+    ("no place for the journal", "rbim invite locked/members.csv"),
     ("another job in the same journal", "rbim invite members.csv --journal other.journal"),
     ("the input in the journal's place", "rbim job resume done.csv"),
     ("a folder in a journal's place", "rbim job status folder"),
@@ -86,6 +92,7 @@ CASES = [
     ("a configuration file that is not there", "rbim --config rbim.tmol groups detail g1"),
     ("a time that is no number, in a variable", "RBIM_TIMEOUT=soon rbim groups detail g1"),
     # platform, servers
+    ("no receiver there", "rbim callback send hello --url http://127.0.0.1:CLOSED/"),
     ("no platform there", "rbim --base-url http://127.0.0.1:CLOSED groups detail g1"),
     ("https:// for a platform that speaks http://", "rbim --base-url https://127.0.0.1:PORT groups detail g1"),
     ("a wrong token", "RBIM_APP_TOKEN=of-the-account rbim groups detail g1"),
@@ -112,6 +119,7 @@ def make_files():
         "members.csv": "group,account\ng1,1001\n",
         "empty.csv": "",
         "header.csv": "group,account\n",
+        "two.csv": "g80000049837291,1001\ng80000049837291,1002\n",
         "twice.csv": "group,account,account\ng1,1001,1002\n",
         "number.csv": "group,number\ng1,13800138000\n",
         "accounts.csv": "account\n1001\n",
@@ -126,6 +134,8 @@ def make_files():
     Path("gbk.csv").write_bytes("群组,账号,姓名\ng1,1001,张三\n".encode("gbk"))
     Path("utf16.csv").write_text("group,account\ng1,1001\n", encoding="utf-16-le")
     Path("folder").mkdir()
+    Path("locked", "members.csv.invite.journal").mkdir(parents=True)
+    Path("locked", "members.csv").write_text("group,account\ng1,1001\n", encoding="utf-8")
     with zipfile.ZipFile("members.xlsx", "w") as book:
         book.writestr("[Content_Types].xml", "<Types/>")
         book.writestr("xl/workbook.xml", "<workbook/>")

@@ -373,7 +373,7 @@ def test_a_token_in_the_place_of_its_files_name_is_not_shown(home):
         ("[profiles.a]\napp_token = 77777\n", "profiles.a.app_token: a text is needed"),
         ('[profiles.a]\napp_token = ""\n', "profiles.a.app_token: a text is needed"),
         ('[profiles.a]\napp_token = ["T"]\n', "profiles.a.app_token: a text is needed"),
-        ("[profiles.a]\nbase_url = 1\n", "profiles.a.base_url: a text is needed"),
+        ("[profiles.a]\nbase_url = 1\n", "profiles.a.base_url: an address such as"),
         ("[profiles.a]\ntoken_file = 1\n", "profiles.a.token_file: a text is needed"),
         ('[profiles.a]\ntoken_env = "$MY"\n', "profiles.a.token_env: the name of an environment variable is needed"),
         ('[profiles.a]\ntransport = "htpx"\n', "profiles.a.transport: 'htpx' is not a transport; did you mean httpx?"),

@@ -154,7 +154,7 @@ def test_an_error_has_its_class_its_outcome_and_all_it_carries():
     assert error.to_dict() == {
         "class": "Throttled",
         "outcome": "refused",
-        "docs": "docs/errors.md#throttled",
+        "docs": "errors#throttled",
         "message": "HTTP 429, code 160016: slow",
         "operation": "CreateGroup",
         "client": "",

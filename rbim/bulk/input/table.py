@@ -103,7 +103,7 @@ def _index(where: str, names: Sequence[str], requested: str | None, role: Role, 
     if not indexes and not needed and requested is None:
         return None
     which = f"no column {requested or role!r}"
-    advice = f"name the column with --{role.replace('_', '-')}-column"
+    advice = "name the column in user_name_column" if role == "user_name" else f"name the column with --{role}-column"
     if indexes:
         which = f"{len(indexes)} columns {requested or role!r}, namely {', '.join(repr(names[index]) for index in indexes)},"
     elif role == "group":

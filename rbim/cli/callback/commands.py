@@ -7,25 +7,24 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from attrs import frozen
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from rbim._support.json_values import json_values
 from rbim.cli.callback.filters import kind_of, moment_ago, moment_of
-from rbim.cli.callback.inboxes import Unusable, with_archive
+from rbim.cli.callback.inboxes import with_archive
 from rbim.cli.confirm import Yes, confirmed
-from rbim.cli.errors import report_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import require
 from rbim.cli.file_names import FileName  # noqa: TC001  # cyclopts reads it
 from rbim.cli.json_output import show_json
 from rbim.cli.printable import printable
-from rbim.errors import InvalidRequest, RbimError
 
 if TYPE_CHECKING:
     from rbim.callbacks.inbox.protocols import Archive
 
-__all__ = ["callback", "explain", "replay", "send", "serve", "status", "work"]
+__all__ = ["SendOptions", "ServeOptions", "WorkOptions", "callback", "explain", "replay", "send", "serve", "status", "work"]
 
 HELP = """\
 Receive callbacks, send test deliveries, and explain why a delivery is refused. Callbacks, which the platform calls message
@@ -45,35 +44,15 @@ Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
 Seconds = Annotated[float, Parameter(validator=Number(gt=0))]
 Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=(), show_default=False)]
-Mode = Literal["normal", "high-guarantee"]
 Conversation = Literal["PERSON", "TEAM", "CUSTOM_PERSON", "CUSTOM_TEAM", "NOTIFY_TEAM"]
 
 callback = App(name="callback", help=HELP, help_format="markdown")
 
 
-@callback.command(sort_key=0)
-def serve(  # noqa: PLR0913  # flags, each with a default
-    *,
-    inbox: Annotated[FileName, Parameter(name=("--inbox", "--sink"))],
-    host: str = "127.0.0.1",
-    port: Port = 8000,
-    path: str = "/",
-    mode: Mode = "normal",
-    print_events: Annotated[bool, Parameter(name="--print", negative=(), show_default=False)] = False,
-    certfile: Path | None = None,
-    keyfile: Path | None = None,
-    connections: Count = 10_000,
-    forward_to: str | None = None,
-    health: str | None = None,
-    spool: Annotated[Path | None, Parameter(show_default=False)] = None,
-    page: Flag = False,
-) -> int:
-    """Receive callbacks and store their events in a file.
-
-    The first line on standard output is the URL it listens at. A delivery is answered with 200 once its event is stored in
-    the inbox. Refused deliveries are logged on standard error, at most ten lines a second. Ctrl-C and SIGTERM stop it: it
-    finishes the work in progress, for at most 9 seconds, with exit code 0. A second signal ends it at once, with exit code
-    130 or 143.
+@Parameter(name="*")
+@frozen(kw_only=True)
+class ServeOptions:
+    """The receiver.
 
     Parameters
     ----------
@@ -89,7 +68,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
         The callback mode that is set on the platform. In normal mode the platform tries each delivery once: if the inbox is
         too slow, the delivery goes to an overflow file, INBOX-spool. In high-guarantee mode it is answered with 503, and
         the platform retries it.
-    print_events
+    printing
         Handle each event by printing it as one line of JSON. Without it, events wait in the inbox for another process.
     certfile
         A certificate (PEM), to serve HTTPS.
@@ -110,53 +89,44 @@ def serve(  # noqa: PLR0913  # flags, each with a default
         Show in a browser what comes in, what waits, dead letters and quarantine. The address is printed on standard error;
         only this machine and its holder can open it.
     """
+
+    inbox: Annotated[FileName, Parameter(name=("--inbox", "--sink"))]
+    host: str = "127.0.0.1"
+    port: Port = 8000
+    path: str = "/"
+    mode: Literal["normal", "high-guarantee"] = "normal"
+    printing: Annotated[Flag, Parameter(name="--print")] = False
+    certfile: Path | None = None
+    keyfile: Path | None = None
+    connections: Count = 10_000
+    forward_to: str | None = None
+    health: str | None = None
+    spool: Path | None = None
+    page: Flag = False
+
+
+@callback.command(sort_key=0)
+def serve(options: ServeOptions) -> int:
+    """Receive callbacks and store their events in a file.
+
+    The first line on standard output is the URL it listens at. A delivery is answered with 200 once its event is stored in
+    the inbox. Refused deliveries are logged on standard error, at most ten lines a second. Ctrl-C and SIGTERM stop it: it
+    finishes the work in progress, for at most 9 seconds, with exit code 0. A second signal ends it at once, with exit code
+    130 or 143.
+    """
     require("server", "uvicorn")
-    from rbim.cli.callback.serve import ServeOptions, run
+    from rbim.cli.callback.serve import run
 
-    try:
-        return run(
-            ServeOptions(
-                inbox=inbox,
-                spool=spool,
-                host=host,
-                port=port,
-                path=path,
-                mode=mode,
-                printing=print_events,
-                certfile=certfile,
-                keyfile=keyfile,
-                connections=connections,
-                forward_to=forward_to,
-                health=health,
-                page=page,
-            )
-        )
-    except RbimError as error:
-        return report_error(error, "rbim callback serve")
+    return run(options)
 
 
-@callback.command(sort_key=1)
-def work(  # noqa: PLR0913  # flags, each with a default
-    handlers: str,
-    *,
-    inbox: FileName,
-    around: Annotated[str | None, Parameter(show_default=False)] = None,
-    app_dir: Path = Path(),
-    concurrency: Count = 16,
-    timeout: Seconds = 60.0,
-    drain: Seconds = 10.0,
-) -> int:
-    """Handle the events of an inbox with the handlers of your application.
-
-    It runs apart from the receiver, which stores the events: `rbim callback serve` without --print, or a Receiver without
-    handlers. Several workers may share an inbox: each conversation is handled by one of them at a time, in order. Ctrl-C and
-    SIGTERM stop it with exit code 0: running handlers have --drain seconds to end. A second signal ends it at once, with
-    exit code 130 or 143; what was not finished is handled again.
+@Parameter(name="*")
+@frozen(kw_only=True)
+class WorkOptions:
+    """The worker.
 
     Parameters
     ----------
-    handlers
-        The router with the handlers, as MODULE:NAME, such as app.handlers:router.
     inbox
         The file that stores the events; it is created if it does not exist.
     around
@@ -171,51 +141,41 @@ def work(  # noqa: PLR0913  # flags, each with a default
     drain
         Seconds that running handlers have to end after Ctrl-C or SIGTERM.
     """
-    from rbim.cli.callback.work import WorkOptions, run
 
-    try:
-        return run(
-            WorkOptions(
-                handlers=handlers,
-                inbox=inbox,
-                around=around,
-                app_dir=app_dir,
-                concurrency=concurrency,
-                timeout=timeout,
-                drain=drain,
-            )
-        )
-    except RbimError as error:
-        return report_error(error, "rbim callback work")
+    inbox: FileName
+    around: str | None = None
+    app_dir: Path = Path()
+    concurrency: Count = 16
+    timeout: Seconds = 60.0
+    drain: Seconds = 10.0
 
 
-@callback.command(sort_key=2)
-def send(  # noqa: PLR0913  # flags, each with a default
-    text: str | None = None,
-    *,
-    to: str = "1002",
-    sender: str = "1001",
-    member: Several = (),
-    msg_type: Annotated[str, Parameter(name="--type")] = "TEXT",
-    conv_type: Conversation | None = None,
-    msg_id: str | None = None,
-    timestamp: str | None = None,
-    resend: Flag = False,
-    body: Path | None = None,
-    times: Count = 1,
-    url: str = "http://127.0.0.1:8000/",
-    cacert: Path | None = None,
-    as_json: Json = False,
-) -> int:
-    """Send signed test deliveries to a receiver, as the platform does, and print status and milliseconds of each.
+@callback.command(sort_key=1)
+def work(handlers: str, *, options: WorkOptions) -> int:
+    """Handle the events of an inbox with the handlers of your application.
 
-    Exit code 0: all were answered with 200. 1: one was not. 3: the receiver cannot be reached. 5: no response within the 5
-    seconds that the platform waits.
+    It runs apart from the receiver, which stores the events: `rbim callback serve` without --print, or a Receiver without
+    handlers. Several workers may share an inbox: each conversation is handled by one of them at a time, in order. Ctrl-C and
+    SIGTERM stop it with exit code 0: running handlers have --drain seconds to end. A second signal ends it at once, with
+    exit code 130 or 143; what was not finished is handled again.
 
     Parameters
     ----------
-    text
-        The text of the message.
+    handlers
+        The router with the handlers, as MODULE:NAME, such as app.handlers:router.
+    """
+    from rbim.cli.callback.work import run
+
+    return run(handlers, options)
+
+
+@Parameter(name="*")
+@frozen(kw_only=True)
+class SendOptions:
+    """The deliveries to send, their number, and the receiver.
+
+    Parameters
+    ----------
     to
         The recipient: an account, or the group.
     sender
@@ -246,29 +206,37 @@ def send(  # noqa: PLR0913  # flags, each with a default
     as_json
         Print one JSON object per line.
     """
-    from rbim.cli.callback.send import SendOptions, run
 
-    try:
-        return run(
-            SendOptions(
-                msg_type=msg_type,
-                to=to,
-                sender=sender,
-                members=member,
-                text=text,
-                conv_type=conv_type,
-                msg_id=msg_id,
-                sent=None if timestamp is None else moment_of(timestamp, "--timestamp"),
-                resend=resend,
-                body=body,
-                times=times,
-                url=url,
-                cacert=cacert,
-                as_json=as_json,
-            )
-        )
-    except InvalidRequest as error:
-        return report_error(error, "rbim callback send")
+    to: str = "1002"
+    sender: str = "1001"
+    member: Several = ()
+    msg_type: Annotated[str, Parameter(name="--type")] = "TEXT"
+    conv_type: Conversation | None = None
+    msg_id: str | None = None
+    timestamp: str | None = None
+    resend: Flag = False
+    body: Path | None = None
+    times: Count = 1
+    url: str = "http://127.0.0.1:8000/"
+    cacert: Path | None = None
+    as_json: Json = False
+
+
+@callback.command(sort_key=2)
+def send(text: str | None = None, *, options: SendOptions | None = None) -> int:
+    """Send signed test deliveries to a receiver, as the platform does, and print status and milliseconds of each.
+
+    Exit code 0: all were answered with 200. 1: one was not. 3: the receiver cannot be reached. 5: no response within the 5
+    seconds that the platform waits.
+
+    Parameters
+    ----------
+    text
+        The text of the message.
+    """
+    from rbim.cli.callback.send import run
+
+    return run(text, options or SendOptions())
 
 
 @callback.command(sort_key=3)
@@ -291,10 +259,7 @@ def explain(
     """
     from rbim.cli.callback.capture import explain_capture
 
-    try:
-        return explain_capture(file, None if at is None else moment_of(at, "--at"), as_json=as_json)
-    except InvalidRequest as error:
-        return report_error(error, "rbim callback explain")
+    return explain_capture(file, None if at is None else moment_of(at, "--at"), as_json=as_json)
 
 
 MOST_KINDS = 5
@@ -331,23 +296,18 @@ def replay(  # noqa: PLR0913  # flags, each with a default
     as_json
         Print one JSON object.
     """
-    unasked = f"rbim callback replay --inbox {inbox} --yes"
-    try:
-        moment = None if since is None else moment_ago(since, "--since")
-        chosen = None if kind is None else kind_of(kind)
-        if dry_run:
-            kinds = with_archive(inbox, lambda one: one.replayable(moment, chosen, dead_only=dead))
-            return _print_replayable(kinds, as_json=as_json)
-        if since is None and kind is None and not (dead or yes):
-            every = sum(with_archive(inbox, lambda one: one.replayable()).values())
-            action = f"have all {_events(every)} of {inbox} handled again"
-            if every and not confirmed(action, unasked, unchanged="nothing was replayed"):
-                return Exit.USAGE
-        count = with_archive(inbox, lambda one: one.replay(moment, chosen, dead_only=dead))
-    except Unusable as unusable:
-        return unusable.code
-    except InvalidRequest as error:
-        return report_error(error, "rbim callback replay")
+    moment = None if since is None else moment_ago(since, "--since")
+    chosen = None if kind is None else kind_of(kind)
+    if dry_run:
+        kinds = with_archive(inbox, lambda one: one.replayable(moment, chosen, dead_only=dead))
+        return _print_replayable(kinds, as_json=as_json)
+    if since is None and kind is None and not (dead or yes):
+        every = sum(with_archive(inbox, lambda one: one.replayable()).values())
+        action = f"have all {_events(every)} of {inbox} handled again"
+        unasked = f"rbim callback replay --inbox {inbox} --yes"
+        if every and not confirmed(action, unasked, unchanged="nothing was replayed"):
+            return Exit.USAGE
+    count = with_archive(inbox, lambda one: one.replay(moment, chosen, dead_only=dead))
     if as_json:
         show_json({"events": count})
     else:
@@ -387,12 +347,7 @@ def status(inbox: FileName, *, as_json: Json = False) -> int:
         found = json_values(counts) | {"lag": round(await archive.lag(), 3)}
         return found, await archive.replayable(dead_only=True) if counts.dead else {}
 
-    try:
-        found, kinds = with_archive(inbox, read)
-    except Unusable as unusable:
-        return unusable.code
-    except InvalidRequest as error:
-        return report_error(error, "rbim callback status")
+    found, kinds = with_archive(inbox, read)
     if as_json:
         show_json(found | {"dead_kinds": kinds})
         return Exit.DONE

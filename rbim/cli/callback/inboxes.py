@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from rbim.cli.errors import print_error
-from rbim.cli.exit_codes import Exit
+from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -14,15 +13,9 @@ if TYPE_CHECKING:
     from rbim.callbacks.inbox.protocols import Archive
     from rbim.callbacks.inbox.sqlite import SqliteInbox
 
-__all__ = ["Unusable", "inbox_of", "with_archive"]
+__all__ = ["inbox_of", "with_archive"]
 
 T = TypeVar("T")
-
-
-class Unusable(Exception):
-    """The command cannot be carried out; the cause is printed already. ``code`` is the exit code."""
-
-    code = Exit.USAGE
 
 
 def inbox_of(inbox: str) -> SqliteInbox:
@@ -35,7 +28,7 @@ def inbox_of(inbox: str) -> SqliteInbox:
 def with_archive(inbox: str, use: Callable[[Archive], Awaitable[T]]) -> T:
     """Open an existing inbox, and return what ``use`` returns, which must not write to standard output.
 
-    Raises Unusable, and InvalidRequest for a file of another kind.
+    Raises InvalidRequest.
     """
     import sqlite3
 
@@ -46,10 +39,8 @@ def with_archive(inbox: str, use: Callable[[Archive], Awaitable[T]]) -> T:
             return await use(archive)
 
     if not Path(inbox).is_file():  # it would be created
-        print_error(f"{inbox}: no such file; give the inbox of rbim callback serve")
-        raise Unusable
+        raise InvalidRequest(f"{inbox}: no such file; give the inbox of rbim callback serve", field="inbox")
     try:
         return anyio.run(used)
     except (OSError, sqlite3.Error) as error:
-        print_error(f"{inbox}: {error}")
-        raise Unusable from None
+        raise InvalidRequest(f"{inbox}: {error}", field="inbox") from None

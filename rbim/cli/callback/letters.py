@@ -21,14 +21,14 @@ from rbim._support.json_values import json_values
 from rbim._support.text import quoted
 from rbim.callbacks.events.parsing import document_of
 from rbim.cli.callback.filters import kind_of, moment_ago
-from rbim.cli.callback.inboxes import Unusable, with_archive
+from rbim.cli.callback.inboxes import with_archive
 from rbim.cli.confirm import Yes, confirmed
-from rbim.cli.errors import print_error, print_note, report_error
+from rbim.cli.errors import print_error, print_note
 from rbim.cli.exit_codes import Exit
 from rbim.cli.file_names import FileName  # noqa: TC001  # cyclopts reads it
 from rbim.cli.json_output import show_json
-from rbim.cli.output import console
-from rbim.cli.printable import json_line, printable
+from rbim.cli.output import print_rows
+from rbim.cli.printable import json_line
 from rbim.errors import CallbackRejected, InvalidRequest
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from cyclopts import Token
 
-    from rbim.callbacks.events.types import Event
     from rbim.callbacks.inbox.protocols import Archive, DeadLetter
 
 __all__ = [
@@ -59,8 +58,6 @@ __all__ = [
 PAGE = 500
 NAMED = 10  # numbers or kinds that a message names
 NONE = "-"
-CUT = ("type", "conversation", "error")  # columns of a list that are cut where there is no room for them
-WIDE = 100  # characters of a line from which on a list has the number of attempts
 LOST = "their content is lost, and one that the platform sends again is a new event"
 
 HELP = """\
@@ -89,24 +86,27 @@ Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 Every = Annotated[bool, Parameter(name="--all", negative=(), show_default=False)]
 
 
+@Parameter(name="*")
 @frozen(kw_only=True)
 class Choice:
-    """A choice of dead letters, or of events in quarantine; None: any."""
+    """A choice of dead letters, or of events in quarantine.
 
-    quarantine: bool
-    since: datetime | None = None
-    kind: type[Event] | str | None = None
+    Parameters
+    ----------
+    quarantine
+        Events in quarantine in place of dead letters.
+    since
+        Only those received since then: 7d, 24h, 30m, or 2026-01-31T09:00:00+08:00.
+    kind
+        Only those of one kind: a msgType such as TEAM_KICK, or a class such as TeamKick or Notification.
+    conversation
+        Only those of one conversation, as the list shows it.
+    """
+
+    quarantine: Flag = False
+    since: str | None = None
+    kind: str | None = None
     conversation: str | None = None
-
-    @classmethod
-    def of(cls, quarantine: bool, since: str | None, kind: str | None, conversation: str | None) -> Choice:  # noqa: FBT001
-        """Return the choice of four flags. Raises InvalidRequest."""
-        return cls(
-            quarantine=quarantine,
-            since=None if since is None else moment_ago(since, "--since"),
-            kind=None if kind is None else kind_of(kind),
-            conversation=conversation,
-        )
 
     def count(self, number: int) -> str:
         """Return a number of them in words."""
@@ -119,32 +119,24 @@ class Choice:
         return {"dead": not self.quarantine, "quarantined": self.quarantine}
 
     async def page(self, archive: Archive, after: int, limit: int = PAGE) -> list[DeadLetter]:
-        """Return the next of them."""
+        """Return the next of them. Raises InvalidRequest for a wrong flag."""
         read = archive.quarantined if self.quarantine else archive.dead_letters
-        return await read(limit, after, since=self.since, kind=self.kind, conversation=self.conversation)
+        since = None if self.since is None else moment_ago(self.since, "--since")
+        kind = None if self.kind is None else kind_of(self.kind)
+        return await read(limit, after, since=since, kind=kind, conversation=self.conversation)
 
 
-def _run(command: str, act: Callable[[], int]) -> int:
-    """Return the exit code of a command; print its errors."""
-    try:
-        return act()
-    except Unusable as unusable:
-        return unusable.code
-    except InvalidRequest as error:
-        return report_error(error, f"rbim callback letters {command}")
+DEAD = Choice()
 
 
 @letters.command(name="list", sort_key=0)
-def list_letters(  # noqa: PLR0913  # flags, each with a default
+def list_letters(  # flags, each with a default
     inbox: FileName,
     /,
     *,
-    quarantine: Flag = False,
+    choice: Choice = DEAD,
     limit: Positive = 100,
     after: After = 0,
-    since: str | None = None,
-    kind: str | None = None,
-    conversation: str | None = None,
     as_json: Json = False,
 ) -> int:
     """List dead letters, the oldest first: one line for each, with the first line of its error.
@@ -153,48 +145,35 @@ def list_letters(  # noqa: PLR0913  # flags, each with a default
     ----------
     inbox
         The file in which `rbim callback serve` stores events.
-    quarantine
-        Events in quarantine in place of dead letters.
     limit
         At most this many.
     after
         Only those with higher numbers: for the next page, the last number of this one.
-    since
-        Only those received since then: 7d, 24h, 30m, or 2026-01-31T09:00:00+08:00.
-    kind
-        Only those of one kind: a msgType such as TEAM_KICK, or a class such as TeamKick or Notification.
-    conversation
-        Only those of one conversation, as the list shows it.
     as_json
         Print one JSON object per line, with everything but the body. The body is in `show`.
     """
 
-    def act() -> int:
-        choice = Choice.of(quarantine, since, kind, conversation)
+    async def read(archive: Archive) -> list[DeadLetter]:
+        found: list[DeadLetter] = []
+        at = after
+        while len(found) <= limit and (page := await choice.page(archive, at, min(PAGE, limit - len(found) + 1))):
+            found += page
+            at = page[-1].number
+        return found
 
-        async def read(archive: Archive) -> list[DeadLetter]:
-            found: list[DeadLetter] = []
-            at = after
-            while len(found) <= limit and (page := await choice.page(archive, at, min(PAGE, limit - len(found) + 1))):
-                found += page
-                at = page[-1].number
-            return found
-
-        found = with_archive(inbox, read)
-        shown = found[:limit]
-        if as_json:
-            for letter in shown:
-                show_json(letter_document(letter), more=True)
-        elif shown:
-            _print_table(shown, attempts=not quarantine)
-        else:
-            sys.stdout.write(f"no {choice.count(0).removeprefix('0 ')}\n")
-        if len(found) > limit:
-            sys.stdout.flush()
-            print_note(f"there are more: add --after {shown[-1].number} for the next ones")
-        return Exit.DONE
-
-    return _run("list", act)
+    found = with_archive(inbox, read)
+    shown = found[:limit]
+    if as_json:
+        for letter in shown:
+            show_json(letter_document(letter), more=True)
+    elif shown:
+        _print_table(shown, attempts=not choice.quarantine)
+    else:
+        sys.stdout.write(f"no {choice.count(0).removeprefix('0 ')}\n")
+    if len(found) > limit:
+        sys.stdout.flush()
+        print_note(f"there are more: add --after {shown[-1].number} for the next ones")
+    return Exit.DONE
 
 
 @letters.command(sort_key=1)
@@ -216,37 +195,30 @@ def show(
     body
         Write only the body, byte by byte as it came: for a file or another program.
     """
-
-    def act() -> int:
-        if body and as_json:
-            raise InvalidRequest("--body: give either --body or --json, not both", field="--body")
-        choice = Choice(quarantine=quarantine)
-        (letter,) = with_archive(inbox, lambda archive: _numbered(choice, inbox, archive, [number]))
-        document = letter_body(letter.body)
-        if body:
-            sys.stdout.flush()
-            sys.stdout.buffer.write(letter.body)
-            sys.stdout.buffer.flush()
-        elif as_json:
-            encoded = base64.b64encode(letter.body).decode("ascii")
-            show_json({**letter_document(letter), "document": document, "body_base64": encoded})
-        else:
-            _print_letter(letter, document)
-        return Exit.DONE
-
-    return _run("show", act)
+    if body and as_json:
+        raise InvalidRequest("--body: give either --body or --json, not both", field="--body")
+    choice = Choice(quarantine=quarantine)
+    (letter,) = with_archive(inbox, lambda archive: _numbered(choice, inbox, archive, [number]))
+    document = letter_body(letter.body)
+    if body:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(letter.body)
+        sys.stdout.buffer.flush()
+    elif as_json:
+        encoded = base64.b64encode(letter.body).decode("ascii")
+        show_json({**letter_document(letter), "document": document, "body_base64": encoded})
+    else:
+        _print_letter(letter, document)
+    return Exit.DONE
 
 
 @letters.command(sort_key=2)
-def requeue(  # noqa: PLR0913  # flags, each with a default
+def requeue(  # flags, each with a default
     inbox: FileName,
     /,
     *numbers: Positive,
-    quarantine: Flag = False,
+    choice: Choice = DEAD,
     every: Every = False,
-    since: str | None = None,
-    kind: str | None = None,
-    conversation: str | None = None,
     as_json: Json = False,
 ) -> int:
     """Have dead letters handled again, and print how many.
@@ -262,44 +234,31 @@ def requeue(  # noqa: PLR0913  # flags, each with a default
         The file in which `rbim callback serve` stores events.
     numbers
         Their numbers, as in the list.
-    quarantine
-        Events in quarantine in place of dead letters: those that can be read now.
     every
         All of them, or of those that --since, --kind and --conversation choose.
-    since
-        With --all: only those received since then: 7d, 24h, 30m, or 2026-01-31T09:00:00+08:00.
-    kind
-        With --all: only those of one kind: a msgType such as TEAM_KICK, or a class such as TeamKick or Notification.
-    conversation
-        With --all: only those of one conversation, as the list shows it.
     as_json
         Print one JSON object: the number of `events`, and the numbers of those that are `left`.
     """
+    _require_numbers_or_all(numbers, every=every)
+    if choice != Choice(quarantine=choice.quarantine) and not every:
+        raise InvalidRequest("--since, --kind and --conversation choose among --all, not among numbers")
 
-    def act() -> int:
-        choice = Choice.of(quarantine, since, kind, conversation)
-        _require_numbers_or_all(numbers, every=every)
-        if choice != Choice(quarantine=quarantine) and not every:
-            raise InvalidRequest("--since, --kind and --conversation choose among --all, not among numbers")
+    async def use(archive: Archive) -> tuple[int, dict[int, str]]:
+        if every:
+            return await requeue_all(choice, archive)
+        return await requeue_each(choice, archive, await _numbered(choice, inbox, archive, numbers))
 
-        async def use(archive: Archive) -> tuple[int, dict[int, str]]:
-            if every:
-                return await requeue_all(choice, archive)
-            return await requeue_each(choice, archive, await _numbered(choice, inbox, archive, numbers))
-
-        count, left = with_archive(inbox, use)
-        if as_json:
-            show_json({"events": count, "left": list(left)})
-        else:
-            sys.stdout.write(f"{choice.count(count)} will be handled again\n")
-        if not left:
-            return Exit.DONE
-        sys.stdout.flush()
-        first = min(left)
-        print_error(f"{_listed(left)}: cannot be handled, left in quarantine", f"{first}: {headline(left[first])}")
-        return Exit.REFUSED
-
-    return _run("requeue", act)
+    count, left = with_archive(inbox, use)
+    if as_json:
+        show_json({"events": count, "left": list(left)})
+    else:
+        sys.stdout.write(f"{choice.count(count)} will be handled again\n")
+    if not left:
+        return Exit.DONE
+    sys.stdout.flush()
+    first = min(left)
+    print_error(f"{_listed(left)}: cannot be handled, left in quarantine", f"{first}: {headline(left[first])}")
+    return Exit.REFUSED
 
 
 @letters.command(sort_key=3)
@@ -335,42 +294,38 @@ def discard(  # noqa: PLR0913  # flags, each with a default
     as_json
         Print one JSON object.
     """
+    choice = Choice(quarantine=quarantine)
+    _require_numbers_or_all(numbers, every=every)
+    moment = None if before is None else moment_ago(before, "--before")
+    if moment is not None and not every:
+        raise InvalidRequest("--before chooses among --all, not among numbers", field="--before")
 
-    def act() -> int:
-        choice = Choice(quarantine=quarantine)
-        _require_numbers_or_all(numbers, every=every)
-        moment = None if before is None else moment_ago(before, "--before")
-        if moment is not None and not every:
-            raise InvalidRequest("--before chooses among --all, not among numbers", field="--before")
+    async def count_them(archive: Archive) -> tuple[int, str]:
+        if every:
+            return await _count_before(choice, archive, moment)
+        found = await _numbered(choice, inbox, archive, numbers)
+        return len(found), f" ({_kinds(found)})"
 
-        async def count_them(archive: Archive) -> tuple[int, str]:
-            if every:
-                return await _count_before(choice, archive, moment)
-            found = await _numbered(choice, inbox, archive, numbers)
-            return len(found), f" ({_kinds(found)})"
+    async def delete(archive: Archive) -> int:
+        if every:
+            return await archive.purge(**choice.only, before=moment)
+        return await archive.discard(numbers, **choice.only)
 
-        async def delete(archive: Archive) -> int:
-            if every:
-                return await archive.purge(**choice.only, before=moment)
-            return await archive.discard(numbers, **choice.only)
-
-        expected, which = with_archive(inbox, count_them)
-        if expected and not yes:
-            words = ["--all"] if every else [*map(str, numbers[:NAMED]), *(["..."] if len(numbers) > NAMED else [])]
-            words += ["--before", moment.isoformat()] if moment is not None else []
-            words += ["--quarantine"] if quarantine else []
-            action = f"permanently delete {choice.count(expected)} of {inbox}{which}: {LOST}"
-            unasked = f"rbim callback letters discard {inbox} {' '.join(words)} --yes"
-            if not confirmed(action, unasked, unchanged="nothing was deleted"):
-                return Exit.USAGE
-        count = with_archive(inbox, delete) if expected else 0
-        if as_json:
-            show_json({"events": count})
-        else:
-            sys.stdout.write(f"{choice.count(count)} deleted\n")
-        return Exit.DONE
-
-    return _run("discard", act)
+    expected, which = with_archive(inbox, count_them)
+    if expected and not yes:
+        words = ["--all"] if every else [*map(str, numbers[:NAMED]), *(["..."] if len(numbers) > NAMED else [])]
+        words += ["--before", moment.isoformat()] if moment is not None else []
+        words += ["--quarantine"] if quarantine else []
+        action = f"permanently delete {choice.count(expected)} of {inbox}{which}: {LOST}"
+        unasked = f"rbim callback letters discard {inbox} {' '.join(words)} --yes"
+        if not confirmed(action, unasked, unchanged="nothing was deleted"):
+            return Exit.USAGE
+    count = with_archive(inbox, delete) if expected else 0
+    if as_json:
+        show_json({"events": count})
+    else:
+        sys.stdout.write(f"{choice.count(count)} deleted\n")
+    return Exit.DONE
 
 
 def _require_numbers_or_all(numbers: Sequence[int], *, every: bool) -> None:
@@ -441,18 +396,18 @@ async def requeue_all(
 
 
 async def _numbered(choice: Choice, inbox: str, archive: Archive, numbers: Iterable[int]) -> list[DeadLetter]:
-    """Return the events with these numbers. Raises Unusable, and names them, if one is not there."""
+    """Return the events with these numbers. Raises InvalidRequest, which names those that are not there."""
     found = {number: await archive.event(number) for number in numbers}
     missing = [number for number, letter in found.items() if letter is None]
     elsewhere = [number for number, letter in found.items() if letter and letter.quarantined != choice.quarantine]
     if missing:
-        print_error(f"{inbox}: no {choice.count(1).removeprefix('1 ')} has the number {_listed(missing)}")
+        raise InvalidRequest(f"{inbox}: no {choice.count(1).removeprefix('1 ')} has the number {_listed(missing)}")
     if elsewhere:
         are = f"{_listed(elsewhere)} {'is' if len(elsewhere) == 1 else 'are'}"
         where, flag = ("not in quarantine: leave out", "") if choice.quarantine else ("in quarantine: add", " --quarantine")
-        print_error(f"{inbox}: {are} {where} --quarantine", f"See: rbim callback letters show {inbox} {elsewhere[0]}{flag}")
-    if missing or elsewhere:
-        raise Unusable
+        wrong = InvalidRequest(f"{inbox}: {are} {where} --quarantine")
+        wrong.add_note(f"See: rbim callback letters show {inbox} {elsewhere[0]}{flag}")
+        raise wrong
     return [letter for letter in found.values() if letter is not None]
 
 
@@ -486,36 +441,14 @@ def _local(moment: datetime) -> str:
 
 
 def _print_table(found: Sequence[DeadLetter], *, attempts: bool) -> None:
-    """Print one line for each that fits into the terminal: three columns are cut, with a mark."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    out = console()
-    rows = [
-        {
-            "number": str(each.number),
-            "received": _local(each.received),
-            **({"attempts": str(each.attempts)} if attempts and out.width >= WIDE else {}),
-            "type": each.msg_type or NONE,
-            "conversation": short_conversation(each),
-            "error": headline(each.error) or NONE,
-        }
-        for each in found
-    ]
-    texts = [{name: Text(printable(text)) for name, text in row.items()} for row in rows]
-    widths = {name: max(len(name), *(row[name].cell_len for row in texts)) for name in rows[0]}
-    room = out.width - 2 * (len(widths) - 1) - sum(width for name, width in widths.items() if name not in CUT)
-    for place, name in enumerate(CUT):
-        widths[name] = min(widths[name], max(4, room // (len(CUT) - place)))
-        room -= widths[name]
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for name, width in widths.items():
-        right = name in {"number", "attempts"}
-        table.add_column(name, justify="right" if right else "left", no_wrap=True, max_width=width)
-    for row in texts:
-        table.add_row(*row.values())
-    out.print(table)
+    """Print one line for each, with the first line of its error, which is cut where there is no room for it."""
+    rows: list[dict[str, str]] = []
+    for each in found:
+        row = {"number": str(each.number), "received": _local(each.received)}
+        row |= {"attempts": str(each.attempts)} if attempts else {}
+        row |= {"type": each.msg_type or NONE, "conversation": short_conversation(each), "error": headline(each.error)}
+        rows.append(row)
+    print_rows(rows, numbers=("number", "attempts"), whole=("received",), cut="error")
 
 
 def _print_letter(letter: DeadLetter, document: object) -> None:

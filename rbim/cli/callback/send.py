@@ -7,17 +7,16 @@ import sys
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path  # noqa: TC003  # attrs resolves it
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 import anyio
-from attrs import evolve, frozen
 
 from rbim._support import json as rbim_json
 from rbim._support.text import excerpt
 from rbim.callbacks.events.enums import ConvType
 from rbim.callbacks.signature import sign
+from rbim.cli.callback.filters import moment_of
 from rbim.cli.context import callback_credentials, configuration
 from rbim.cli.errors import BY_OUTCOME, print_error, print_note
 from rbim.cli.exit_codes import Exit
@@ -26,13 +25,15 @@ from rbim.cli.lists import one_value
 from rbim.emulator.copies.messages import CopiedMessage
 from rbim.errors import InvalidRequest, NotSent, TransportError
 from rbim.http import Request
+from rbim.transports._shared.connecting import EMULATOR
 from rbim.transports.httpx import HttpxTransport
 
 if TYPE_CHECKING:
+    from rbim.cli.callback.commands import SendOptions
     from rbim.credentials import Credentials
     from rbim.dialect import TimeUnit
 
-__all__ = ["SendOptions", "run", "target_of", "without_user"]
+__all__ = ["run", "target_of", "without_user"]
 
 
 def target_of(url: str, flag: str) -> Request:
@@ -54,98 +55,61 @@ def without_user(url: str) -> str:
 
 
 OK = 200
+RECEIVER = "Is the receiver running? `rbim callback serve` starts one."
 RESPONSE_TIMEOUT = 5.0  # seconds in which a receiver must answer (interface: Delivery rules, 4)
 TEAM = "TEAM_"
 
 
-@frozen(kw_only=True)
-class SendOptions:
-    """The deliveries to send, their number, and the receiver."""
-
-    msg_type: str
-    to: str
-    sender: str
-    members: tuple[str, ...]
-    text: str | None
-    conv_type: str | None
-    msg_id: str | None
-    sent: datetime | None
-    resend: bool
-    body: Path | None
-    times: int
-    url: str
-    cacert: Path | None
-    as_json: bool = False
-
-    def bodies(self, app_id: str, unit: TimeUnit) -> list[bytes]:
-        """Return the bodies to send. Raises InvalidRequest if flags are missing or a file cannot be read."""
-        if self.body is not None:
-            try:
-                return [self.body.read_bytes()] * self.times
-            except OSError as error:
-                raise InvalidRequest(f"--body: {self.body}: {error.strerror}", field="--body") from None
-        message, sent = self._message(), self.sent or _now()  # copies of one message have one time
-        return [self._encoded(message, app_id, unit, sent) for _ in range(self.times)]
-
-    def _message(self) -> CopiedMessage:
-        kind = self.msg_type.upper().replace("-", "_")
-        return CopiedMessage(
-            conv_type=self._conv_type(kind),
-            to=self.to,
-            sender=self.sender,
-            msg_type=kind,
-            text=self.text,
-            members=[self._member(account) for account in self.members] or None,
-        )
-
-    @staticmethod
-    def _member(account: str) -> str:
-        try:
-            return one_value(account, "--body")
-        except ValueError as error:
-            raise InvalidRequest(f"--member: {error}", field="--member") from None
-
-    def _conv_type(self, kind: str) -> ConvType:
-        if self.conv_type is not None:
-            return ConvType(self.conv_type)
-        if kind.startswith(TEAM):
-            return ConvType.NOTIFY_TEAM
-        return ConvType.TEAM if self.members else ConvType.PERSON
-
-    def _encoded(self, message: CopiedMessage, app_id: str, unit: TimeUnit, sent: datetime) -> bytes:
-        msg_id = self.msg_id or f"m8{secrets.token_hex(8)}"
-        document = message.body(app_id=app_id, msg_id=msg_id, sent=sent, unit=unit)
-        try:
-            return rbim_json.dumps(document | {"resendFlag": "1"} if self.resend else document)
-        except ValueError:
-            raise InvalidRequest("the message has characters that cannot be encoded in UTF-8") from None
-
-
-def _now() -> datetime:
-    """Return the time to the millisecond, as messages have it."""
-    now = datetime.now(UTC)
-    return now.replace(microsecond=now.microsecond // 1000 * 1000)
-
-
-def run(options: SendOptions) -> int:
+def run(text: str | None, options: SendOptions) -> int:
     """Send the deliveries and return the exit code. Raises InvalidRequest before anything is sent."""
-    again = ""
-    if options.msg_id is not None and options.sent is None and options.body is None:
-        sent = _now()
-        options = evolve(options, sent=sent)
-        again = (
-            f"to send this message again: --msg-id {options.msg_id} --timestamp {sent.isoformat(timespec='milliseconds')}"
-        )
+    now = datetime.now(UTC)
+    now = now.replace(microsecond=now.microsecond // 1000 * 1000)  # as messages have it
+    sent = now if options.timestamp is None else moment_of(options.timestamp, "--timestamp")
     config = configuration()
     credentials = callback_credentials(config)[0]
     target = target_of(options.url, "--url")
     if options.cacert is not None and not options.cacert.is_file():
         raise InvalidRequest(f"--cacert: {options.cacert}: no such file", field="--cacert")
-    bodies = options.bodies(credentials.app_id, config.dialect.message_time_unit)
+    if options.body is None:
+        bodies = _bodies(text, options, sent, credentials.app_id, config.dialect.message_time_unit)
+    else:
+        try:
+            bodies = [options.body.read_bytes()] * options.times
+        except OSError as error:
+            raise InvalidRequest(f"--body: {options.body}: {error.strerror}", field="--body") from None
     code = anyio.run(_send, options, bodies, target, credentials)
-    if again and code in {Exit.DONE, Exit.REFUSED}:
-        print_note(again)
+    unknown_time = options.msg_id is not None and options.timestamp is None and options.body is None
+    if unknown_time and code in {Exit.DONE, Exit.REFUSED}:
+        when = now.isoformat(timespec="milliseconds")
+        print_note(f"to send this message again: --msg-id {options.msg_id} --timestamp {when}")
     return code
+
+
+def _bodies(text: str | None, options: SendOptions, sent: datetime, app_id: str, unit: TimeUnit) -> list[bytes]:
+    """Return the bodies to send; copies of one message have one time. Raises InvalidRequest if flags are missing."""
+    kind = options.msg_type.upper().replace("-", "_")
+    conv_type = ConvType.NOTIFY_TEAM if kind.startswith(TEAM) else ConvType.TEAM if options.member else ConvType.PERSON
+    try:
+        members = [one_value(account, "--body") for account in options.member]
+    except ValueError as error:
+        raise InvalidRequest(f"--member: {error}", field="--member") from None
+    message = CopiedMessage(
+        conv_type=conv_type if options.conv_type is None else ConvType(options.conv_type),
+        to=options.to,
+        sender=options.sender,
+        msg_type=kind,
+        text=text,
+        members=members or None,
+    )
+    found: list[bytes] = []
+    for _ in range(options.times):
+        msg_id = options.msg_id or f"m8{secrets.token_hex(8)}"
+        document = message.body(app_id=app_id, msg_id=msg_id, sent=sent, unit=unit)
+        try:
+            found.append(rbim_json.dumps(document | {"resendFlag": "1"} if options.resend else document))
+        except ValueError:
+            raise InvalidRequest("the message has characters that cannot be encoded in UTF-8") from None
+    return found
 
 
 async def _send(options: SendOptions, bodies: list[bytes], target: Request, credentials: Credentials) -> Exit:
@@ -164,7 +128,8 @@ async def _send(options: SendOptions, bodies: list[bytes], target: Request, cred
             try:
                 response = await transport.send(request, timeout=RESPONSE_TIMEOUT)
             except TransportError as error:
-                print_error(f"delivery to {without_user(target.origin)} failed: {error}")
+                cause, emulator, _ = str(error).partition(f": {EMULATOR}")
+                print_error(f"delivery to {without_user(target.origin)} failed: {cause}", RECEIVER if emulator else "")
                 return BY_OUTCOME[error.outcome]
             took = (time.perf_counter() - began) * 1000
             shown = excerpt(response.body) if response.status != OK and response.body else ""

@@ -14,13 +14,11 @@ from http import HTTPStatus
 from ipaddress import ip_address
 from logging import CRITICAL
 from math import inf
-from pathlib import Path  # noqa: TC003  # attrs resolves it
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import h11
 import uvicorn
-from attrs import frozen
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rbim._support.json_values import json_values
@@ -38,9 +36,10 @@ from rbim.cli.callback.signals import stopped_by_signals
 from rbim.cli.context import callback_credentials, configuration, telemetry
 from rbim.cli.exit_codes import Exit
 from rbim.cli.printable import json_line
-from rbim.errors import InvalidRequest
+from rbim.errors import InvalidRequest, TransportError
 from rbim.http import Request
 from rbim.operations.base import wire_names
+from rbim.transports._shared.connecting import EMULATOR
 from rbim.transports.httpx import HttpxTransport
 
 if TYPE_CHECKING:
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
 
     from rbim._support.asgi import Receive, Scope, Send
     from rbim.callbacks.inbox.protocols import Archive
+    from rbim.cli.callback.commands import ServeOptions
     from rbim.cli.callback.log import LineHandler
     from rbim.cli.callback.page import CallbackPage
     from rbim.config import Config
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from rbim.observers import Observer
     from rbim.otel.observer import OtelObserver
 
-__all__ = ["Forwarder", "NotForwarded", "ServeOptions", "line_of", "run"]
+__all__ = ["Forwarder", "NotForwarded", "line_of", "run"]
 
 KEEP_ALIVE = 75  # seconds until an idle connection is closed
 SHUTDOWN_TIMEOUT = 4  # seconds for requests in progress on shutdown: more than the time limits of the receiver
@@ -69,25 +69,6 @@ FORWARD_TIMEOUT = 60.0  # seconds in which the application must answer: long, be
 MOST_KEPT = 10_000  # deliveries whose headers are kept
 FRESH = Policy(back=240.0, ahead=60.0)  # a minute below the default of receivers
 SENT = ("checksum", "md5", "curtime", "content-type")
-
-
-@frozen(kw_only=True)
-class ServeOptions:
-    """The flags of the command."""
-
-    inbox: str
-    host: str
-    port: int
-    path: str
-    mode: Literal["normal", "high-guarantee"]
-    printing: bool
-    certfile: Path | None
-    keyfile: Path | None
-    connections: int = 10_000
-    forward_to: str | None = None
-    health: str | None = None
-    spool: Path | None = None
-    page: bool = False
 
 
 def run(options: ServeOptions) -> int:
@@ -339,7 +320,7 @@ def _fields(event: Event) -> dict[str, Any]:
 
 
 class NotForwarded(Exception):
-    """The application did not answer with 200."""
+    """The application could not be reached, or did not answer with 200."""
 
 
 class Forwarder:
@@ -367,7 +348,7 @@ class Forwarder:
                 del self._kept[next(iter(self._kept))]
 
     async def forward(self, context: HandlerContext) -> None:
-        """Post the body of an event. Raises NotForwarded, or the transport's error."""
+        """Post the body of an event. Raises NotForwarded."""
         target = self._target
         request = Request(
             origin=target.origin,
@@ -377,7 +358,10 @@ class Forwarder:
             body=context.body,
             repeatable=True,
         )
-        response = await self.transport.send(request, timeout=FORWARD_TIMEOUT)
+        try:
+            response = await self.transport.send(request, timeout=FORWARD_TIMEOUT)
+        except TransportError as error:
+            raise NotForwarded(str(error).replace(EMULATOR, "is your application running?")) from error
         if response.status != HTTPStatus.OK:
             raise NotForwarded(f"{self._shown} answered {response.status} {excerpt(response.body)}".rstrip())
         self._kept.pop(_digest(context.body), None)

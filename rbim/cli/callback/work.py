@@ -7,13 +7,10 @@ import sqlite3
 import sys
 from importlib import import_module
 from logging import CRITICAL
-from pathlib import Path  # noqa: TC003  # attrs resolves it
 from threading import Thread
 from time import monotonic
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, cast
-
-from attrs import frozen
 
 from rbim.callbacks.observers import Observers
 from rbim.callbacks.worker.router import Router
@@ -28,33 +25,23 @@ from rbim.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
 
-__all__ = ["WorkOptions", "run"]
+    from rbim.cli.callback.commands import WorkOptions
+
+__all__ = ["run"]
 
 END_WITHIN = 7.0
 """Seconds after the drain in which a worker ends, unless a handler blocks its event loop."""
 
 
-@frozen(kw_only=True)
-class WorkOptions:
-    """The arguments of the command."""
-
-    handlers: str
-    inbox: str
-    around: str | None
-    app_dir: Path
-    concurrency: int
-    timeout: float
-    drain: float
-
-
-def run(options: WorkOptions) -> int:
+def run(handlers: str, options: WorkOptions) -> int:
     """Handle events until Ctrl-C or SIGTERM, and return the exit code. Call it in the main thread. Raises InvalidRequest.
 
     The event loop runs in a thread that ends with the process: a handler that hangs or blocks holds up no exit.
     """
     sys.path.insert(0, str(options.app_dir.absolute()))
-    router, around, otel = _router(options), _around(options), telemetry()
+    router, around, otel = _router(handlers, options), _around(options), telemetry()
     inbox = inbox_of(options.inbox)
     worker = Worker(
         inbox,
@@ -70,7 +57,7 @@ def run(options: WorkOptions) -> int:
 
     async def work() -> None:
         async with worker:
-            log.log_text(f"handling the events of {options.inbox} with {options.handlers}", CRITICAL)
+            log.log_text(f"handling the events of {options.inbox} with {handlers}", CRITICAL)
             await worker.wait()
 
     def run_loop() -> None:
@@ -99,10 +86,10 @@ def run(options: WorkOptions) -> int:
     return Exit.DONE
 
 
-def _router(options: WorkOptions) -> Router[Any]:
-    found: Router[Any] = _found(options.handlers, "HANDLERS", options.app_dir)
+def _router(handlers: str, options: WorkOptions) -> Router[Any]:
+    found: Router[Any] = _found(handlers, "HANDLERS", options.app_dir)
     if not isinstance(cast("object", found), Router):
-        raise _unusable("HANDLERS", options.handlers, f"it is {_kind(found)}, not a rbim.callbacks.Router")
+        raise _unusable("HANDLERS", handlers, f"it is {_kind(found)}, not a rbim.callbacks.Router")
     return found
 
 

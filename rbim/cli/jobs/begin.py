@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from rbim.bulk.job import Job
-    from rbim.cli.jobs.flags import InputFlags, OnUnknown, OutputFlags, PaceFlags, ResultFlags
+    from rbim.cli.jobs.flags import InputFlags, PaceFlags, ResultFlags
     from rbim.cli.jobs.input import Input
     from rbim.client.client import AsyncClient
     from rbim.operations.base import Operation
@@ -55,16 +55,13 @@ class JobCommand(NamedTuple):
     verb: str
     make: Callable[..., Job[Any]]
     file: str
-    user_name: str | None
     chunk: int | None
     journal: Path | None
-    on_unknown: OnUnknown
     limit: int | None
     dry_run: bool
     check_groups: bool
     input_flags: InputFlags
     pace_flags: PaceFlags
-    output_flags: OutputFlags
     result_flags: ResultFlags
     adds: bool = False
     asks_first: bool = False
@@ -83,25 +80,25 @@ def begin(command: JobCommand) -> int:
     name = f"rbim {command.verb}"
     try:
         config = configuration()
-        user_name = command.user_name or config["user_name"]  # kept in the journal, so that a resumed job uses the same
+        user_name = command.input_flags.user_name or config["user_name"]  # kept in the journal, for a resumed job
         pace = {**pacing(config), **command.pace_flags.settings(config["rates"])}
         settings = {**pace, "chunk": command.chunk, "user_name": user_name, "dialect": config.dialect}
         journal = command.journal or journal_beside(command.file, command.verb)
         job = command.make(NoSender(), journal=journal, **settings)
-        command.output_flags.require_page()
-        if command.output_flags.page and command.dry_run:
+        command.result_flags.require_page()
+        if command.result_flags.page and command.dry_run:
             raise InvalidRequest("--page: it shows a job that runs: leave out --dry-run", field="page")
         if command.check_groups and not command.dry_run:
             raise InvalidRequest("--check-groups: it is for a dry run: add --dry-run", field="check_groups")
         limits = Limits(concurrency=job.settings.concurrency)
         client = make_client(config, limits=limits) if command.check_groups or not command.dry_run else None
         options = command.input_flags.options()
-        options |= {name: config[name] for name in COLUMNS if options[name] is None}
+        options |= {name: config[name] for name in COLUMNS if options.get(name) is None}
         with open_input(command.file, options) as rows:
             if client is None or command.dry_run:
                 return rows.leave(_estimate(command, job, rows, client))
             source = None if command.file == STANDARD else command.file
-            files = Files(job.journal, source=source, **command.result_flags.files())
+            files = Files(job.journal, source=source, not_done=command.result_flags.not_done)
             if command.asks_first and not confirmed(f"permanently {_action(command, job, options)}", same_with("--yes")):
                 return rows.leave(JobExit.USAGE)
             job = command.make(client, journal=journal, **settings)
@@ -111,10 +108,9 @@ def begin(command: JobCommand) -> int:
                     journal=job.journal,
                     client=client,
                     dialect=config.dialect,
-                    begin=lambda: job.run(rows, command.on_unknown, limit=command.limit),
-                    output_flags=command.output_flags,
+                    begin=lambda: job.run(rows, limit=command.limit),
+                    flags=command.result_flags,
                     files=files,
-                    on_end=command.result_flags.on_end,
                     rows=rows,
                 )
             )
@@ -163,7 +159,7 @@ def _estimate(command: JobCommand, job: Job[Any], rows: Input, client: AsyncClie
         sys.stderr.write("".join(f"{line_of(row)}\n" for row in rows.bad))
         return report_error(_explained(error, command), f"rbim {command.verb}", flags=JOB_FLAGS)
     usable = found.rows - found.bad - found.duplicates
-    if command.output_flags.as_json:
+    if command.result_flags.as_json:
         show_json(
             {
                 "rows": found.rows,

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003  # cyclopts reads it
+from pathlib import Path  # cyclopts reads it
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from rbim.cli.confirm import Yes  # noqa: TC001  # cyclopts reads it
 from rbim.cli.file_names import FileName
-from rbim.cli.jobs.flags import Count, Flag, InputFlags, OnUnknown, OutputFlags, PaceFlags, ResultFlags
+from rbim.cli.jobs.flags import Count, Flag, InputFlags, PaceFlags, ResultFlags
 
 __all__ = ["invite", "remove"]
 
 File = Annotated[FileName, Parameter(allow_leading_hyphen=True)]
-Confirmation = Annotated[bool, Parameter(name=("--confirm", "--needs-confirmation"), negative=(), show_default=False)]
+INPUT, PACE, RESUME = Parameter(group="Input"), Parameter(group="Pace"), Parameter(group="Resume")
+Confirmation = Annotated[Flag, Parameter(name=("--confirm", "--needs-confirmation")), INPUT]
+Limit = Annotated[Count | None, PACE]
+Journal = Annotated[Path | None, RESUME]
+DryRun = Annotated[Flag, INPUT]
 
-RESUME = Parameter(group="Resume")
-INPUT_FLAGS, PACE_FLAGS, OUTPUT_FLAGS, RESULT_FLAGS = InputFlags(), PaceFlags(), OutputFlags(), ResultFlags()
+INPUT_FLAGS, PACE_FLAGS, RESULT_FLAGS = InputFlags(), PaceFlags(), ResultFlags()
 
 
 def invite(  # noqa: PLR0913  # flags, each with a default
@@ -26,16 +29,13 @@ def invite(  # noqa: PLR0913  # flags, each with a default
     *,
     input_flags: InputFlags = INPUT_FLAGS,
     needs_confirmation: Confirmation = False,
-    declared: str | None = None,
-    user_name: str | None = None,
-    chunk: Count | None = None,
+    declared: Annotated[str | None, INPUT] = None,
+    chunk: Limit = None,
     pace_flags: PaceFlags = PACE_FLAGS,
-    journal: Annotated[Path | None, RESUME] = None,
-    on_unknown: Annotated[OnUnknown, RESUME] = "auto",
-    limit: Count | None = None,
-    dry_run: Flag = False,
-    check_groups: Flag = False,
-    output_flags: OutputFlags = OUTPUT_FLAGS,
+    journal: Journal = None,
+    limit: Limit = None,
+    dry_run: DryRun = False,
+    check_groups: DryRun = False,
     result_flags: ResultFlags = RESULT_FLAGS,
 ) -> int:
     """Invite any number of accounts into any number of groups.
@@ -53,15 +53,10 @@ def invite(  # noqa: PLR0913  # flags, each with a default
         Each invitee must agree.
     declared
         The reason for the invitation, at most 50 characters.
-    user_name
-        The acting account for rows that name none (default: RBIM_USER_NAME).
     chunk
         Accounts per request (default: the maximum of the platform).
     journal
         The journal (default: FILE.invite.journal; for standard input, a new file in the working directory).
-    on_unknown
-        For requests whose result an earlier run left open: resend them, or report them as unknown; auto resends those that
-        are younger than an hour and need no confirmation.
     limit
         Send at most this many accounts now, as a trial: the first ones in the order of sending, a chunk of each group in
         turn. `rbim job resume` sends the rest.
@@ -83,15 +78,12 @@ def invite(  # noqa: PLR0913  # flags, each with a default
             check_groups=check_groups,
             make=partial(InviteJob, needs_confirmation=needs_confirmation, declared=declared),
             file=file,
-            user_name=user_name,
             chunk=chunk,
             journal=journal,
-            on_unknown=on_unknown,
             limit=limit,
             dry_run=dry_run,
             input_flags=input_flags,
             pace_flags=pace_flags,
-            output_flags=output_flags,
             result_flags=result_flags,
         )
     )
@@ -102,15 +94,12 @@ def remove(  # noqa: PLR0913  # flags, each with a default
     /,
     *,
     input_flags: InputFlags = INPUT_FLAGS,
-    user_name: str | None = None,
-    chunk: Count | None = None,
+    chunk: Limit = None,
     pace_flags: PaceFlags = PACE_FLAGS,
-    journal: Annotated[Path | None, RESUME] = None,
-    on_unknown: Annotated[OnUnknown, RESUME] = "auto",
-    limit: Count | None = None,
-    dry_run: Flag = False,
-    yes: Yes = False,
-    output_flags: OutputFlags = OUTPUT_FLAGS,
+    journal: Journal = None,
+    limit: Limit = None,
+    dry_run: DryRun = False,
+    yes: Annotated[Yes, INPUT] = False,
     result_flags: ResultFlags = RESULT_FLAGS,
 ) -> int:
     """Remove any number of members from any number of groups.
@@ -123,15 +112,10 @@ def remove(  # noqa: PLR0913  # flags, each with a default
     file
         CSV with the columns group and account (and user_name, if rows have their own acting accounts), JSON lines with these
         keys, or a text with one account per line (needs --group). `-` reads standard input.
-    user_name
-        The acting account for rows that name none (default: RBIM_USER_NAME).
     chunk
         Accounts per request (default: the maximum of the platform for an invitation).
     journal
         The journal (default: FILE.remove.journal; for standard input, a new file in the working directory).
-    on_unknown
-        For requests whose result an earlier run left open: resend them, or report them as unknown; auto reports them,
-        because an account may have been added again since.
     limit
         Send at most this many accounts now, as a trial: the first ones in the order of sending, a chunk of each group in
         turn. `rbim job resume` sends the rest.
@@ -147,16 +131,13 @@ def remove(  # noqa: PLR0913  # flags, each with a default
             check_groups=False,
             make=RemoveJob,
             file=file,
-            user_name=user_name,
             chunk=chunk,
             journal=journal,
-            on_unknown=on_unknown,
             limit=limit,
             dry_run=dry_run,
             asks_first=not yes,
             input_flags=input_flags,
             pace_flags=pace_flags,
-            output_flags=output_flags,
             result_flags=result_flags,
         )
     )

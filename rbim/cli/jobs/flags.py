@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path  # noqa: TC003  # cyclopts reads it
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from attrs import frozen
 from cyclopts import Parameter
 
 from rbim.cli.extras import require
-from rbim.cli.lists import split_rates
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -18,13 +17,11 @@ if TYPE_CHECKING:
 
     from cyclopts import Token
 
-    from rbim.cli.jobs.files import FilesToWrite
     from rbim.client.limits import Rate
 
-__all__ = ["JOB_FLAGS", "Count", "Flag", "InputFlags", "OnUnknown", "OutputFlags", "PaceFlags", "ResultFlags"]
+__all__ = ["JOB_FLAGS", "Count", "Flag", "InputFlags", "PaceFlags", "ResultFlags"]
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
-OnUnknown = Literal["auto", "resend", "report"]
 
 
 def _count(_: type, tokens: Sequence[Token]) -> int:
@@ -50,8 +47,6 @@ class InputFlags:
         The group of all rows, if the input has no group column.
     encoding
         The encoding of the input (default: UTF-8, or UTF-16 if it has its mark); spreadsheets in China often write gb18030.
-    delimiter
-        The separator of CSV cells; `,` `;` `|` and tabs are detected.
     sheet
         The sheet of a workbook (default: the first one).
     no_header
@@ -62,25 +57,24 @@ class InputFlags:
         The column with the group (default: the configured group_column, or group, or a usual name such as group_id).
     account_column
         The column with the account (default: the configured account_column, or account, or a usual name such as phone).
-    user_name_column
-        The column with the acting account (default: the configured user_name_column, or user_name); the column is optional.
     allow_damaged
         Accept accounts and groups that a spreadsheet or an export seems to have damaged, such as 1.38E+10, #N/A or NULL.
     max_bad
         Send nothing if more rows than this are invalid: a number, or a share such as 1% (default: no limit).
+    user_name
+        The acting account for rows that name none (default: RBIM_USER_NAME).
     """
 
     group: str | None = None
     encoding: str | None = None
-    delimiter: str | None = None
     sheet: str | None = None
     no_header: Flag = False
     header_line: Count | None = None
     group_column: str | None = None
     account_column: str | None = None
-    user_name_column: str | None = None
     allow_damaged: Flag = False
     max_bad: str | None = None
+    user_name: str | None = None
 
     def options(self) -> dict[str, Any]:
         """Return the options for RowFile. Raises InvalidRequest."""
@@ -91,10 +85,8 @@ class InputFlags:
             "encoding": self.encoding,
             "sheet": self.sheet,
             "header": 0 if self.no_header else self.header_line,
-            "delimiter": self.delimiter,
             "group_column": self.group_column,
             "account_column": self.account_column,
-            "user_name_column": self.user_name_column,
             "allow_damaged": self.allow_damaged,
             "max_bad": None if self.max_bad is None else _limit(self.max_bad, "max_bad"),
         }
@@ -113,46 +105,32 @@ class PaceFlags:
         The maximum rate of requests to each group.
     concurrency
         The maximum number of requests in flight (default: 100).
-    adaptive
-        Adapt the rate to what the platform accepts, within all rate limits (default: yes).
     max_failures
         Stop when more requests than this have failed: a number, a share of the latest such as 20%, or none for no limit
         (default: 50%).
     patience
         Give up after this many seconds without a response, or without progress (default: 120).
-    isolate
-        The maximum number of extra requests for splitting refused ones in half, to find the account that causes the refusal
-        (default: 0).
     """
 
     rate: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
     group_rate: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
     concurrency: Count | None = None
-    adaptive: bool | None = None
     max_failures: str | None = None
     patience: float | None = None
-    isolate: Count | None = None
 
-    def settings(self, kept: Sequence[Rate] = ()) -> dict[str, Any]:
+    def settings(self, kept: Sequence[Rate] = (), **more: int | None) -> dict[str, Any]:
         """Return the settings of a job that were given. Raises InvalidRequest.
 
         ``kept`` are its present rates: the rates for all groups, or for each group, stay unless new ones of that kind are
-        given.
+        given. ``more`` are settings with flags of their own.
         """
         from attrs import evolve
 
-        from rbim.client.limits import Rate
-
-        given: dict[str, Any] = {
-            "concurrency": self.concurrency,
-            "adaptive": self.adaptive,
-            "patience": self.patience,
-            "isolate": self.isolate,
-        }
+        given: dict[str, Any] = {"concurrency": self.concurrency, "patience": self.patience, **more}
         given = {name: value for name, value in given.items() if value is not None}
         if self.rate or self.group_rate:
-            all_groups = [*map(Rate.parse, split_rates(self.rate))] or [rate for rate in kept if not rate.each_group]
-            each_group = [evolve(Rate.parse(text), each_group=True) for text in split_rates(self.group_rate)]
+            all_groups = _rates(self.rate, "--rate") or [rate for rate in kept if not rate.each_group]
+            each_group = [evolve(rate, each_group=True) for rate in _rates(self.group_rate, "--group-rate")]
             given["rates"] = [*all_groups, *(each_group or [rate for rate in kept if rate.each_group])]
         if self.max_failures is not None:
             given["max_failures"] = _limit(self.max_failures, "max_failures")
@@ -161,26 +139,27 @@ class PaceFlags:
 
 @Parameter(name="*", group="Results")
 @frozen(kw_only=True)
-class OutputFlags:
-    """The display of progress, and the form of the report.
+class ResultFlags:
+    """The display of progress, the form of the report, and the file that is written at the end.
 
     Parameters
     ----------
     as_json
         Print the report as one JSON object, and nothing else, on standard output.
-    plain
-        Print progress on standard error as lines instead of a bar.
     quiet
         Print no progress.
     page
         Show the job in a browser while it runs: charts, reasons and accounts. The address is printed on standard error; only
         this machine and its holder can open it.
+    not_done
+        Write the rows that were not done, with the reason, to this file. It has the format of the input and can be used as
+        input again. `rbim job report` writes other files, and a plot.
     """
 
     as_json: Annotated[bool, Parameter(name="--json", negative=(), show_default=False)] = False
-    plain: Flag = False
     quiet: Flag = False
     page: Flag = False
+    not_done: Path | None = None
 
     def require_page(self) -> None:
         """Raise MissingExtra if a page is wanted and cannot be served."""
@@ -188,43 +167,23 @@ class OutputFlags:
             require("server", "uvicorn")
 
 
-@Parameter(name="*", group="Results")
-@frozen(kw_only=True)
-class ResultFlags:
-    """The files that are written at the end, and the command that is run then.
-
-    Parameters
-    ----------
-    done
-        Write the rows that were done to this file, in the format of the input.
-    refused
-        Write the rows that the platform refused, with its reason, to this file, in the format of the input.
-    not_done
-        Write the rows that were not done, with the reason, to this file. It has the format of the input and can be used as
-        input again.
-    plot
-        Draw the throughput of the job over time into this file (.png or .svg).
-    on_end
-        Run this command in a shell when the job has ended, in whatever way, with the report as JSON on its standard input.
-        Its exit code is only reported; it is ended after 10 minutes.
-    """
-
-    done: Path | None = None
-    refused: Path | None = None
-    not_done: Path | None = None
-    plot: Path | None = None
-    on_end: str | None = None
-
-    def files(self) -> FilesToWrite:
-        """Return the files to write."""
-        return {"done": self.done, "refused": self.refused, "not_done": self.not_done, "plot": self.plot}
-
-
 JOB_FLAGS = {
     name: f"--{name.replace('_', '-')}"
     for name in ("chunk", "concurrency", "declared", "isolate", "journal", "limit", "patience", "user_name")
 }
 """The flags of settings of a job, for messages."""
+
+
+def _rates(texts: tuple[str, ...], flag: str) -> list[Rate]:
+    """Return the rates of a flag; commas may separate several, as in RBIM_RATES. Raises InvalidRequest."""
+    from rbim.client.limits import Rate
+
+    try:
+        return [Rate.parse(part.strip()) for text in texts for part in text.split(",") if part.strip()]
+    except InvalidRequest as error:
+        cause = error.message.removeprefix(f"{error.field}: ").removeprefix("rate: ")
+        raise InvalidRequest(f"{flag}: {cause}", field="rate") from None
+
 
 WHOLE = 100  # percent
 _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?)%")

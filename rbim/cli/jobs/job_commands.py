@@ -13,7 +13,7 @@ from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JOB_EXITS, JobExit
 from rbim.cli.global_flags import GLOBAL_FLAGS_HELP
-from rbim.cli.jobs.flags import Count, Flag, OnUnknown, OutputFlags, PaceFlags, ResultFlags
+from rbim.cli.jobs.flags import Count, Flag, PaceFlags, ResultFlags
 from rbim.cli.json_output import show_json
 from rbim.errors import RbimError
 
@@ -36,7 +36,10 @@ Output = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]
 
 Several = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
-PACE_FLAGS, OUTPUT_FLAGS, RESULT_FLAGS = PaceFlags(), OutputFlags(), ResultFlags()
+Isolate = Annotated[Count | None, Parameter(group="Pace")]
+OnUnknown = Literal["auto", "resend", "report"]
+
+PACE_FLAGS, RESULT_FLAGS = PaceFlags(), ResultFlags()
 
 job = App(name="job", help=HELP, help_format="markdown")
 
@@ -82,8 +85,8 @@ def resume(  # noqa: PLR0913  # flags, each with a default
     *,
     on_unknown: OnUnknown = "auto",
     limit: Count | None = None,
+    isolate: Isolate = None,
     pace_flags: PaceFlags = PACE_FLAGS,
-    output_flags: OutputFlags = OUTPUT_FLAGS,
     result_flags: ResultFlags = RESULT_FLAGS,
 ) -> int:
     """Send the accounts that have not been sent yet. Flags that are not given keep their values from the last run.
@@ -97,11 +100,15 @@ def resume(  # noqa: PLR0913  # flags, each with a default
         that are younger than an hour and need no confirmation.
     limit
         Send at most this many accounts now; resume again to send the rest.
+    isolate
+        The maximum number of extra requests for splitting refused ones in half, to find the account that causes the refusal
+        (default: 0).
     """
     from rbim.cli.jobs.resume import continue_job
 
-    flags = (pace_flags, output_flags, result_flags)
-    return continue_job(journal, "resume", lambda made: made.resume(on_unknown, limit=limit), flags)
+    return continue_job(
+        journal, "resume", lambda made: made.resume(on_unknown, limit=limit), pace_flags, result_flags, isolate=isolate
+    )
 
 
 @job.command(sort_key=2, help_epilogue=EXITS)
@@ -113,8 +120,8 @@ def retry(  # noqa: PLR0913  # flags, each with a default
     refused: Flag = False,
     reason: Several = (),
     group: Several = (),
+    isolate: Isolate = None,
     pace_flags: PaceFlags = PACE_FLAGS,
-    output_flags: OutputFlags = OUTPUT_FLAGS,
     result_flags: ResultFlags = RESULT_FLAGS,
 ) -> int:
     """Send failed and unknown accounts again, and on request those that the platform refused.
@@ -134,6 +141,9 @@ def retry(  # noqa: PLR0913  # flags, each with a default
         Only accounts with this reason: its whole text, or its code, as in the report. May be given several times.
     group
         Only accounts of this group. May be given several times.
+    isolate
+        The maximum number of extra requests for splitting refused ones in half, to find the account that causes the refusal
+        (default: 0).
     """
     from rbim.cli.jobs.resume import continue_job, retried
 
@@ -142,7 +152,9 @@ def retry(  # noqa: PLR0913  # flags, each with a default
         journal,
         "retry",
         lambda made: retried(made, states | ({"refused"} if refused else set()), reason, group),
-        (pace_flags, output_flags, result_flags),
+        pace_flags,
+        result_flags,
+        isolate=isolate,
     )
 
 

@@ -14,16 +14,13 @@ from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs.report import status_document
 from rbim.cli.json_output import show_json
-from rbim.cli.output import UNFOLDED, console, table
+from rbim.cli.output import print_rows
 from rbim.cli.printable import printable
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
-
-    from rich.console import Group
-    from rich.table import Table
 
     from rbim.bulk.report.model import Report
 
@@ -113,47 +110,19 @@ def _document(found: _Found) -> dict[str, Any]:
 
 
 def _print_jobs(found: list[_Found]) -> None:
-    """Print a table, or two lines for each job if the terminal is too narrow for it."""
-    from rich.measure import Measurement
-
-    out = console()
-    made = _table(found)
-    needed = Measurement.get(out, out.options.update(width=UNFOLDED), made).maximum
-    out.print(made if needed <= out.width else _pairs_of_lines(found))
+    rows: list[dict[str, str]] = []
+    for each in found:
+        row = {"journal": each.journal.name, "operation": "", "state": "unreadable"}
+        row |= dict.fromkeys((*COUNTS, "last run (UTC)"), "")
+        if each.report is not None:
+            counts = zip(COUNTS, (f"{number:,}" for number in _numbers(each.report)), strict=True)
+            row |= {"operation": each.report.operation, "state": each.report.state, **dict(counts)}
+            row["last run (UTC)"] = f"{_latest(each.report):%Y-%m-%d %H:%M}"
+        rows.append(row)
+    print_rows(rows, numbers=COUNTS, whole=("journal", "last run (UTC)"))
     for each in found:
         if each.cause:
             print_error(f"{each.journal.name}: {each.cause}")
-
-
-def _table(found: list[_Found]) -> Table:
-    from rich.text import Text
-
-    made = table("journal", "operation", "state", *COUNTS, "last run (UTC)", numbers=COUNTS, whole=("last run (UTC)",))
-    for each in found:
-        cells = [each.journal.name, "", "unreadable"]
-        if each.report is not None:
-            numbers = [f"{number:,}" for number in _numbers(each.report)]
-            last = f"{_latest(each.report):%Y-%m-%d %H:%M}"
-            cells = [each.journal.name, each.report.operation, each.report.state, *numbers, last]
-        made.add_row(*map(Text, map(printable, cells)))
-    return made
-
-
-def _pairs_of_lines(found: list[_Found]) -> Group:
-    """Return the name of each journal, and below it the state and the counts that are not zero."""
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.text import Text
-
-    lines: list[Text | Padding] = []
-    for each in found:
-        state = "unreadable"
-        if each.report is not None:
-            rows, *others = zip(_numbers(each.report), COUNTS, strict=True)
-            counts = [rows, *(pair for pair in others if pair[0])]
-            state = f"{each.report.state}: {', '.join(f'{number:,} {name}' for number, name in counts)}"
-        lines += [Text(printable(each.journal.name), overflow="fold"), Padding(Text(state), (0, 0, 0, 2))]
-    return Group(*lines)
 
 
 def _numbers(report: Report) -> tuple[int, ...]:

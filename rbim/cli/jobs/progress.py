@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from rbim.bulk.progress import Snapshot
-    from rbim.cli.jobs.flags import OutputFlags
     from rbim.cli.jobs.input import Input
 
 __all__ = ["ProgressDisplay", "figures", "time_left"]
@@ -37,11 +36,11 @@ STATES = {
 class ProgressDisplay:
     """Shows snapshots while its block runs, and lines of text above them. Only a bar imports rich."""
 
-    def __init__(self, output_flags: OutputFlags, rows: Input | None) -> None:
+    def __init__(self, rows: Input | None, *, quiet: bool) -> None:
         self._rows = rows
         self._printed = 0  # invalid rows
-        self._quiet = output_flags.quiet
-        self._live = None if output_flags.plain or output_flags.quiet or not sys.stderr.isatty() else _live()
+        self._quiet = quiet
+        self._live = None if quiet or not sys.stderr.isatty() else _live()
         self._block = ExitStack()
         self._next = time.monotonic() + SECONDS
         self._has_cause = False  # whether a line has said why the job waits

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rbim.bulk.job import Job
     from rbim.bulk.run import Run
-    from rbim.cli.jobs.flags import OutputFlags, PaceFlags, ResultFlags
+    from rbim.cli.jobs.flags import PaceFlags, ResultFlags
 
 __all__ = ["continue_job", "retried"]
 
@@ -33,23 +33,27 @@ STATES = ("failed", "unknown", "refused")  # the states of accounts that a retry
 
 
 def continue_job(
-    journal: Path, verb: str, run: Callable[[Job[Any]], Run], flags: tuple[PaceFlags, OutputFlags, ResultFlags]
+    journal: Path,
+    verb: str,
+    run: Callable[[Job[Any]], Run],
+    pace_flags: PaceFlags,
+    result_flags: ResultFlags,
+    **more: int | None,
 ) -> int:
-    """Run the rest of the job and return the exit code."""
-    pace_flags, output_flags, result_flags = flags
+    """Run the rest of the job and return the exit code; ``more`` are settings of the job, None for those not given."""
     command = f"rbim job {verb}"
     dialect = None
-    output_flags.require_page()
+    result_flags.require_page()
     try:
         stored = open_job(NoSender(), journal)
-        settings = pace_flags.settings(stored.settings.rates)
+        settings = pace_flags.settings(stored.settings.rates, **more)
         config = configuration()
         dialect = config.dialect
         limits = Limits(concurrency=settings.get("concurrency", stored.settings.concurrency))
         client = make_client(config, limits=limits)
         job = open_job(client, journal, **settings, dialect=dialect)
         source = job_facts(job.journal).source.get("path")
-        files = Files(job.journal, source=source, **result_flags.files())
+        files = Files(job.journal, source=source, not_done=result_flags.not_done)
     except RbimError as error:
         return report_error(explained(with_flags(error, journal, dialect), journal, verb), command, flags=JOB_FLAGS)
     except sqlite3.Error as error:
@@ -61,9 +65,8 @@ def continue_job(
         client=client,
         dialect=dialect,
         begin=lambda: run(job),
-        output_flags=output_flags,
+        flags=result_flags,
         files=files,
-        on_end=result_flags.on_end,
     )
     try:
         return execute(job_run)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 from contextlib import ExitStack, suppress
 from itertools import count
@@ -30,7 +29,7 @@ from rbim.cli.jobs.journal_errors import with_flags
 from rbim.cli.jobs.page.command import JobPage
 from rbim.cli.jobs.progress import ProgressDisplay
 from rbim.cli.json_output import show_json
-from rbim.cli.printable import json_line, printable, visible
+from rbim.cli.printable import printable, visible
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from rbim.bulk.report.model import Report
     from rbim.bulk.run import Run
     from rbim.cli.jobs.files import Files
-    from rbim.cli.jobs.flags import OutputFlags
+    from rbim.cli.jobs.flags import ResultFlags
     from rbim.cli.jobs.input import Input
     from rbim.client.client import AsyncClient
     from rbim.dialect import Dialect
@@ -82,9 +81,6 @@ NO_JOB = (
 
 SUFFIXES = {"csv": (".csv", ".tsv", ".txt"), "jsonl": (".jsonl", ".ndjson", ".json")}
 
-ON_END_SECONDS = 600.0  # seconds that the command may take
-ON_END_GRACE = 5.0  # seconds between the request to end and the end by force
-
 
 class JobRun(NamedTuple):
     """A run to execute: ``begin`` makes it; ``rows`` is its input, if it reads one. ``client`` is open while it runs."""
@@ -94,9 +90,8 @@ class JobRun(NamedTuple):
     client: AsyncClient
     dialect: Dialect
     begin: Callable[[], Run]
-    output_flags: OutputFlags
+    flags: ResultFlags
     files: Files
-    on_end: str | None = None
     rows: Input | None = None
 
 
@@ -130,12 +125,12 @@ class _RunResult:
 
 def execute(job_run: JobRun) -> int:
     """Run the job, print its report and the next steps, and return the exit code. Raises InvalidRequest."""
-    if not job_run.output_flags.quiet:
+    if not job_run.flags.quiet:
         sys.stderr.write(f"journal: {visible(str(job_run.journal))}\n")
         sys.stderr.flush()
     with ExitStack() as stack:
         page: JobPage | None = None
-        if job_run.output_flags.page:
+        if job_run.flags.page:
             page = stack.enter_context(JobPage(job_run.journal, job_run.command))
             sys.stderr.write(f"page: {page.url}\n")
             sys.stderr.flush()
@@ -165,7 +160,7 @@ async def _run(job_run: JobRun, result: _RunResult, page: JobPage | None) -> Non
     result.run = run = job_run.begin()  # an error of it must not become one of a group
     tasks = anyio.create_task_group()
     failures = TaskErrors(tasks)
-    with ProgressDisplay(job_run.output_flags, job_run.rows) as progress:
+    with ProgressDisplay(job_run.rows, quiet=job_run.flags.quiet) as progress:
         async with tasks:
             await tasks.start(_handle_signals, run, progress)
             with failures:
@@ -229,6 +224,8 @@ def _finish(job_run: JobRun, result: _RunResult, page: JobPage | None) -> int:
             names = (job_run.journal.with_name(f"{stem}.{number}.journal") for number in count(2))
             unused = quoted_words("--journal", str(next(name for name in names if not name.exists())))
             error.add_note(f"To begin another job, the same command with: {unused}")
+        if error.field == "journal" and job_run.rows is not None and isinstance(error.__cause__, OSError):
+            error.add_note("The journal stands beside the input; --journal PATH names another place.")
         if error.field in INPUT_ERRORS and (report := _read(job_run.journal)) is not None and report.state == "loading":
             error.add_note(NO_JOB.format(journal=job_run.journal))
         usage = report_error(error, job_run.command)
@@ -257,8 +254,6 @@ def _finish(job_run: JobRun, result: _RunResult, page: JobPage | None) -> int:
     if result.error is not None:
         steps.insert(0, _Step(str(result.error)))
     _show_end(page, code, report, steps)
-    if job_run.on_end is not None and report.state != "loading":
-        _run_at_end(job_run.on_end, report)
     return code
 
 
@@ -286,7 +281,7 @@ def _print_failure(job_run: JobRun, result: _RunResult) -> None:
 
 def _print_report(job_run: JobRun, report: Report) -> None:
     try:
-        if job_run.output_flags.as_json:
+        if job_run.flags.as_json:
             show_json(report)
         elif report.state != "loading":
             sys.stdout.write(fold_for(sys.stdout, report_text(report, first_not_done(job_run.journal, report))))
@@ -368,66 +363,3 @@ def _counted(*counts: tuple[int, str]) -> str:
 def _continued(verb: str, journal: Path) -> str:
     """Return the command that continues the job, with the flags of this command that choose the platform."""
     return command_line("job", verb, journal, *given_flags())
-
-
-def _run_at_end(command: str, report: Report) -> None:
-    """Run a command with the report as JSON on its standard input; its output goes to standard error.
-
-    It runs in a session of its own, so that what it starts can be ended with it. Whatever it does, the exit code of the job
-    stays: failures are printed on standard error.
-    """
-    document = f"{json_line(report.to_dict(), ascii_only=True)}\n".encode()
-    try:
-        process = subprocess.Popen(  # noqa: S602  # the user's own command line, as the flag says
-            command,
-            shell=True,
-            stdin=subprocess.PIPE,
-            stdout=None if _is_closed(2) else 2,
-            start_new_session=True,
-        )
-    except OSError as error:
-        print_error(f"--on-end: cannot run the command: {error.strerror or error}")
-        return
-    except KeyboardInterrupt:  # while it is started
-        print_error("--on-end: the command may not have been run")
-        return
-    with process:
-        try:
-            process.communicate(document, timeout=ON_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            print_error(f"--on-end: the command was ended after {ON_END_SECONDS:,.0f} s")
-        except KeyboardInterrupt:
-            _end(process)
-            print_error("--on-end: the command was interrupted")
-        else:
-            if process.returncode:
-                print_error(f"--on-end: the command failed ({_outcome(process.returncode)})")
-
-
-def _is_closed(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return True
-    return False
-
-
-def _outcome(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the command and what it has started."""
-    _signal(process, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-        process.wait(ON_END_GRACE)
-    _signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))
-
-
-def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    if sys.platform == "win32":
-        process.terminate()
-        return
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)

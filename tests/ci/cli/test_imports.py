@@ -78,7 +78,7 @@ NOT_FOR_AN_OPERATION = {
 }
 
 
-NOT_FOR_A_JOB = {"matplotlib", "zoneinfo", "rbim.cli.operations.commands", "rbim.operations.call_tasks"}
+NOT_FOR_A_JOB = {"matplotlib", "zoneinfo", "rbim.cli.operations", "rbim.operations.call_tasks"}
 
 
 def test_an_operation_imports_only_what_it_needs(imported_by, group):

@@ -62,7 +62,7 @@ COMMANDS = {
     "an error": ["--base-url", "http://127.0.0.1:CLOSED", "groups", "detail", "g1"],
     "an error with Chinese text": ["invite", "gbk.csv"],
     "an estimate": ["invite", "members.csv", "--dry-run"],
-    "a job": ["invite", "members.csv", "--plain"],
+    "a job": ["invite", "members.csv", "--quiet"],
     "operations": ["operations"],
 }
 

@@ -96,10 +96,10 @@ def check(folder, moment):
         faults = [{"effect": {"kind": "code", "code": "999999"}, "match": {"group_id": GROUPS[1]}, "nth": [3]}]
         control(url, "PUT", "faults", faults)
         job = Job(folder, url, moment)
-        flags = ["--chunk", str(CHUNK), "--concurrency", str(CONCURRENCY), "--isolate", "20", "--max-failures", "none"]
+        flags = ["--chunk", str(CHUNK), "--concurrency", str(CONCURRENCY), "--max-failures", "none"]
 
         job.run("invite", str(job.file), *flags, "--limit", "35")
-        job.run("job", "resume", str(job.journal))
+        job.run("job", "resume", str(job.journal), "--isolate", "20")
         between = job.states()
         put_in_order(url)
         code = job.run("job", "retry", str(job.journal), "--refused")

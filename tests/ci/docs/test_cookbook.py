@@ -21,6 +21,7 @@ from openpyxl import Workbook
 from helpers.pages import blocks_of, run, run_program
 from helpers.paths import ROOT
 from helpers.serving import served
+from helpers.sockets import free_port
 from helpers_ci.postgres import needs_postgres, postgres
 from helpers_ci.recipes import ASGI
 from rbim import AsyncClient, GroupType, InviteJoinGroup
@@ -53,6 +54,7 @@ RATE = "How do I limit the rate over several processes?"
 TENANT = "How do I keep one slow tenant from holding up others?"
 AUTHORITY = "How do I trust the certificate of our own authority?"
 HANDLERS = "How do I test my callback handlers?"
+ONE_MACHINE = "How do I try calls and callbacks on one machine?"
 MOVE = "How do I move an inbox to another machine?"
 FAULTS = "How do I test my code with faults?"
 SENT = "How do I see what was sent?"
@@ -63,7 +65,7 @@ AS_THEY_STAND = ["How do I connect through a proxy?", "Which transport is the fa
 
 RUN = [
     *(DATABASE, EXCEL, GBK, NIGHT, WHO, RETRY, FASTAPI, DJANGO, JUPYTER, STOP, RATE, TENANT, AUTHORITY, HANDLERS),
-    *(MOVE, FAULTS, SENT, FIND),
+    *(ONE_MACHINE, MOVE, FAULTS, SENT, FIND),
 ]
 
 
@@ -249,6 +251,37 @@ def test_fastapi_calls_and_receives(platform, emulator, group, tmp_path):
             out, complaints = server.communicate(timeout=30)
     assert (out, complaints) == ("", "")
     assert members(emulator, group) == ["1001"]
+
+
+# A person waits two seconds for each server, and one for the copy; a busy machine until they are there.
+WAITS = """
+step=0
+listens() { (: < /dev/tcp/127.0.0.1/$1) 2> /dev/null; }
+invited() { curl -sS "$RBIM_BASE_URL/_emulator/groups/$VIP_GROUP" | grep -q 1001; }
+there() { case $step in 1) listens EMULATOR;; 2) listens SERVICE;; *) invited;; esac; }
+sleep() { step=$((step + 1)); until there; do command sleep 0.1; done; }
+trap 'kill $(jobs -p); wait' EXIT
+"""
+
+
+def test_calls_and_callbacks_on_one_machine(tmp_path):
+    """The application gets the copy of what was said, and invites who said it; the emulator's page shows the delivery."""
+    (tmp_path / "service.py").write_text(BLOCKS[FASTAPI][0], encoding="utf-8")
+    (block,) = BLOCKS[ONE_MACHINE]
+    waits = WAITS.replace("EMULATOR", "8883").replace("SERVICE", "8000")
+    script = f'{waits}\n{block}\ncurl -sS "$RBIM_BASE_URL/_emulator/messages" > messages.json'
+    for port in ("8883", "8000"):
+        script = script.replace(port, str(free_port()))
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    clean = {"PATH": path, "PYTHONUTF8": "1", "no_proxy": "*", "HOME": str(tmp_path)}
+    command = ["bash", "-euc", script]
+    done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, encoding="utf-8", timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "invited: 1001\n" in done.stdout
+    assert re.search(r"^count +2 *$", done.stdout, re.MULTILINE), done.stdout
+    shown = json.loads((tmp_path / "messages.json").read_text(encoding="utf-8"))["messages"]
+    (said,) = [message for message in shown if message["event"].get("body") == "加入"]
+    assert [attempt["ok"] for attempt in said["attempts"]] == [True]
 
 
 def test_django_calls(platform, group, tmp_path):

@@ -159,15 +159,15 @@ def _jobs(world):
         source.write_text(ROWS)
         journal, report, rest, plot = (source.with_name(each) for each in ("j.db", "report.csv", "rest.csv", "plot.svg"))
         with environment(values):
-            more = ("--not-done", rest, "--on-end", "cat")
-            yield command("invite", source, "--journal", journal, "--plain", "--debug", *PATIENCE, *more)
-            yield command("remove", source, "--yes", "--plain", "--json", *PATIENCE)
+            more = ("--not-done", rest)
+            yield command("invite", source, "--journal", journal, "--debug", *PATIENCE, *more)
+            yield command("remove", source, "--yes", "--json", *PATIENCE)
             yield command("job", "list", journal.parent, "--json")
             yield command("job", "status", journal, "--json")
             yield command("job", "report", journal, "--debug", "--csv", report)
             yield command("job", "report", journal, "--json")
-            yield command("job", "retry", journal, "--plain", "--debug")
-            yield command("job", "resume", journal, "--plain", "--debug")
+            yield command("job", "retry", journal, "--debug")
+            yield command("job", "resume", journal, "--debug")
             if name in {"works", "quoted"}:
                 yield command("job", "report", journal, "--plot", plot)
                 yield command("job", "report", journal, "--plot", plot.with_suffix(".png"))
@@ -232,7 +232,7 @@ def _page_of_a_job(world):
         source = world.path("members.csv")
         source.write_text(ROWS)
         slowly = ("--chunk", "1", "--rate", "4/s", *PATIENCE)
-        with environment(values), running("invite", source, "--plain", *slowly) as job, job.page.events() as events:
+        with environment(values), running("invite", source, *slowly) as job, job.page.events() as events:
             yield json.dumps(next(events))
             yield from _asked(job.page, OF_A_JOB)
             with suppress(httpx.TransportError):
@@ -286,7 +286,7 @@ def _demo(world):
     source = world.path("members.csv")
     source.write_text("group,account\ng1,1\ng1,2\n")
     with environment(world.environment):
-        yield command("demo", "--csv", source, "--plain", "--json", "--debug")
+        yield command("demo", "--csv", source, "--json", "--debug")
 
 
 @output()

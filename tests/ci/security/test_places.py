@@ -67,7 +67,7 @@ def test_files_are_written_and_ports_opened_in_these_modules_alone():
     assert modules_that_call(WRITES) == ours | nameless | in_folder
     assert modules_that_call((), opens=("w", "wb", "a", "ab", "r+", "x")) == {"cli/entry_point.py"}  # the null device
     ports = {"_support/sockets.py", "emulator/server/server.py", "cli/page/server.py"}
-    arguments = {"callbacks/worker/router.py", "cli/operations/commands.py"}  # they bind those of a signature
+    arguments = {"callbacks/worker/router.py", "cli/operations.py"}  # they bind those of a signature
     found = {name for name in modules_that_call(LISTENS) if not name.startswith("testing/")}
     assert found == ports | arguments
 

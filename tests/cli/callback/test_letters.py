@@ -238,7 +238,7 @@ def test_a_wrong_number_changes_nothing(inbox, cli):
         ([], [99, 1, 7], ["no dead letter has the number 99, 7\n"]),
         (quarantine, [2**63], [f"no event in quarantine has the number {2**63}"]),
         ([], range(100, 113), ["100, 101, 102, 103, 104, 105, 106, 107, 108, 109 and 3 more"]),
-        ([], [4, 99], ["4 is in quarantine", "no dead letter has the number 99"]),
+        ([], [4, 99], ["no dead letter has the number 99"]),
     ]:
         for command in (["requeue"], ["discard", "--yes"]):
             code, out, err = cli("letters", command[0], inbox, *numbers, *flags, *command[1:])

@@ -121,8 +121,8 @@ def test_a_chinese_file_is_sent_by_the_printed_command(platform, cli):
     for flags in (
         ["--dry-run"],
         ["--group-column", "群", "--declared", "it's a test; really"],
-        ["--encoding", "utf-8", "--plain"],
-        ["--plain", "--encoding=utf-8", "--dry-run"],
+        ["--encoding", "utf-8", "--quiet"],
+        ["--quiet", "--encoding=utf-8", "--dry-run"],
     ):
         group = made_group(platform)
         Path(name).write_bytes(f"群,账号\n{group},张三\n".encode("gb18030"))

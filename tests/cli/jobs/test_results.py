@@ -1,17 +1,12 @@
-"""What follows a job: files of rows by result, a command at its end, a retry of a part, and the list of all jobs."""
+"""What follows a job: files of rows by result, a retry of a part, and the list of all jobs."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
-import shlex
 import shutil
-import signal
 import sqlite3
-import sys
-import threading
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -24,20 +19,20 @@ from rbim.cli.exit_codes import JobExit
 from rbim.emulator.faults import Code, Fault
 
 PATIENCE = 60
-posix = pytest.mark.skipif(sys.platform == "win32", reason="the commands are those of a POSIX shell")
 
 
 # ---------------------------------------------------------------- files by result
 
 
-def test_done_refused_and_not_done_rows_are_written_in_one_run(platform, cli, group):
+def test_done_refused_and_not_done_rows_are_written(platform, cli, group):
     platform.faults.add(Fault(effect=Code("999999"), operation="InviteJoinGroup", nth=(2,)))
     write_csv("m.csv", [*rows_of(group, count=4), (group, STRANGER), (group, "=1+1")])
-    files = ["--done", "done.csv", "--refused", "refused.csv", "--not-done", "rest.csv", "--allow-damaged"]
+    flags = ["--chunk", "2", "--concurrency", "1", "--max-failures", "none", "--not-done", "rest.csv", "--allow-damaged"]
 
-    code, _, _ = cli("invite", "m.csv", "--chunk", "2", "--concurrency", "1", "--max-failures", "none", *files)
+    code, _, _ = cli("invite", "m.csv", *flags)
 
     assert code == JobExit.INCOMPLETE
+    assert cli("job", "report", "m.csv.invite.journal", "--done", "done.csv", "--refused", "refused.csv")[0] == JobExit.DONE
     found = {
         name: [(row["account"], row["state"]) for row in rows_in(f"{name}.csv")] for name in ("done", "refused", "rest")
     }
@@ -67,7 +62,7 @@ def mixed(platform, cli, group):
         "m.csv",
         [*rows_of(group, other, count=2), *rows_of(group, other, count=2, prefix="v"), (group, STRANGER), (other, STRANGER)],
     )
-    cli("invite", "m.csv", "--chunk", "2", "--concurrency", "1", "--max-failures", "none", "--no-adaptive")
+    cli("invite", "m.csv", "--chunk", "2", "--concurrency", "1", "--max-failures", "none")
     platform.faults.clear()
     platform.requests.clear()
     return group, other
@@ -136,86 +131,6 @@ def test_a_retry_without_accounts_in_its_states_is_an_error_for_every_selection(
         assert "1 refused (--only refused)" in err
     assert not sent(platform)
     assert len(json.loads(cli("job", "report", "m.csv.invite.journal", "--json")[1])["runs"]) == 1
-
-
-# ---------------------------------------------------------------- a command at the end
-
-
-def hook(text):
-    """Return a command line of a shell that runs a Python program."""
-    return shlex.join([sys.executable, "-c", text])
-
-
-SAVE = hook("import sys, pathlib; pathlib.Path('hook.json').write_text(sys.stdin.read())")
-
-
-@posix
-def test_the_command_gets_the_report_also_of_a_job_that_failed(platform, cli, group):
-    platform.faults.add(Fault(effect=Code("999999"), operation="InviteJoinGroup"))
-    write_csv("m.csv", rows_of(group, count=3))
-    tokens = ["--chunk", "1", "--concurrency", "1", "--max-failures", "0", "--json", "--on-end", SAVE]
-    code, out, _ = cli("invite", "m.csv", *tokens)
-    assert code == JobExit.GAVE_UP
-    assert json.loads(Path("hook.json").read_text()) == json.loads(out)
-    Path("hook.json").unlink()
-    platform.faults.clear()
-    assert cli("job", "resume", "m.csv.invite.journal", "--on-end", SAVE)[0] in {JobExit.DONE, JobExit.INCOMPLETE}
-    assert json.loads(Path("hook.json").read_text())["complete"] is True
-
-
-@posix
-def test_the_command_is_not_run_if_there_is_no_job(cli, group):
-    write_csv("m.csv", [("", "x")])
-    assert cli("invite", "m.csv", "--max-bad", "0", "--on-end", "touch ran")[0] == JobExit.USAGE
-    assert cli("invite", "m.csv", "--dry-run", "--on-end", "touch ran")[0] == JobExit.INCOMPLETE
-    assert not Path("ran").exists()
-    assert group
-
-
-@posix
-def test_a_command_that_hangs_is_ended_with_all_that_it_started(cli, group, monkeypatch):
-    monkeypatch.setattr("rbim.cli.jobs.run.ON_END_SECONDS", 0.3)
-    monkeypatch.setattr("rbim.cli.jobs.run.ON_END_GRACE", 0.2)
-    write_csv("m.csv", rows_of(group, count=1))
-    began = time.monotonic()
-    code, _, err = cli("invite", "m.csv", "--on-end", "trap '' TERM; sleep 77 & echo $! > pid; sleep 77; sleep 77")
-    assert (code, "was ended after 0 s" in err) == (JobExit.DONE, True)
-    assert time.monotonic() - began < 20
-    wait_for(lambda: gone(int(Path("pid").read_text())))
-
-
-@posix
-def test_ctrl_c_ends_a_command_and_not_the_result(cli, group):
-    write_csv("m.csv", rows_of(group, count=1))
-
-    def press():
-        wait_for(lambda: Path("pid").exists() and Path("pid").read_text().strip())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=press)
-    thread.start()
-    code, _, err = cli("invite", "m.csv", "--on-end", "sleep 0.3; echo $$ > pid; sleep 77")  # not while it is started
-    thread.join()
-    assert (code, "--on-end: the command was interrupted" in err) == (JobExit.DONE, True)
-    wait_for(lambda: gone(int(Path("pid").read_text())))
-
-
-def wait_for(condition):
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-def gone(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    try:  # ended, but not yet collected by its new parent
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 # ---------------------------------------------------------------- the list of jobs
@@ -293,7 +208,7 @@ def test_a_list_of_jobs_has_whole_names_and_all_counts_on_every_terminal(cli, gr
     for width in (60, 80, 100, 140):
         out = io.StringIO()
         shown = Console(file=out, width=width, highlight=False)
-        monkeypatch.setattr("rbim.cli.jobs.listing.console", lambda shown=shown: shown)
+        monkeypatch.setattr("rbim.cli.output.console", lambda shown=shown: shown)
         assert cli("job", "list")[0] == JobExit.DONE
         lines = [line.rstrip() for line in out.getvalue().splitlines()]
         assert max(map(len, lines)) <= width
@@ -301,11 +216,14 @@ def test_a_list_of_jobs_has_whole_names_and_all_counts_on_every_terminal(cli, gr
             row = next(line.split() for line in lines if line.startswith("customers of the north.csv.invite.journal "))
             assert row[4:12] == ["InviteJoinGroup", "complete", "4", "3", "0", "1", "0", "0"]
         else:
-            assert lines == [
-                "damaged",
-                "  unreadable",
+            assert lines[:2] == ["damaged", "  state: unreadable"]
+            assert lines[2:8] == [
                 "customers of the north.csv.invite.journal",
-                "  complete: 4 rows, 3 done, 1 refused",
+                "  operation: InviteJoinGroup",
+                "  state: complete",
+                "  rows: 4",
+                "  done: 3",
+                "  refused: 1",
             ]
 
 

@@ -117,7 +117,7 @@ def test_ctrl_c_lets_requests_end_and_the_printed_command_does_the_rest(platform
     platform.requests.clear()
     platform.door.holding = True
 
-    with terminal("invite", file, "--chunk", "1", "--concurrency", "2", "--no-adaptive", env=env) as shown:
+    with terminal("invite", file, "--chunk", "1", "--concurrency", "2", env=env) as shown:
         shown.see(r"journal: .*\n")
         shown.see("2 of 2 in flight")  # the bar is there
         shown.type(CTRL_C)
@@ -142,7 +142,7 @@ def test_two_ctrl_c_abandon_what_is_in_flight_and_the_printed_command_sends_it_a
     platform.requests.clear()
     platform.door.holding = True
 
-    tokens = ["--chunk", "1", "--concurrency", "2", "--no-adaptive"]
+    tokens = ["--chunk", "1", "--concurrency", "2"]
     with terminal("invite", file, *tokens, env=env) as shown:
         shown.see("2 of 2 in flight")
         shown.type(CTRL_C)

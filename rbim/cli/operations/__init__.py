@@ -1,1 +1,0 @@
-"""One command for each operation, derived from its declaration."""
