@@ -185,7 +185,7 @@ def test_a_file_of_the_corpus_is_read_whatever_its_name(file):
     for source in (CORPUS / file, io.BytesIO(body)):
         found, bad = {}, {}
         with RowFile(source, **options) as rows:
-            for columns in in_batches(rows, 9):
+            for columns in in_batches(rows):
                 for line, row in zip(columns.lines, columns.rows(), strict=True):
                     if isinstance(row, BadRow):
                         bad[line] = row.reason
