@@ -294,10 +294,9 @@ class RowFile:
         if set(map(type, records)) != {list} or set(map(len, records)) != {table.width}:
             return None
         cells = list(zip(*records, strict=True))
-        groups, accounts, acting = (
-            [default] * size if index is None else list(cells[index])
-            for index, default in ((table.group, given), (table.account, None), (table.user_name, None))
-        )
+        accounts = list(cells[table.account])
+        groups: list[Any] = [given] * size if table.group is None else list(cells[table.group])
+        acting: list[Any] = [None] * size if table.user_name is None else list(cells[table.user_name])
         try:
             others = {*groups} - {given}, {*acting} - {None, ""}
         except TypeError:  # JSON of another type

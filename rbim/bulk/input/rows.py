@@ -35,7 +35,7 @@ DAMAGED = (
     (r"[+-]?[0-9]+\.0+", "a number with decimals"),
     (r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?", "a number with thousands separators"),
     (r"[0-9]{4}(?:-[0-9]{2}-[0-9]{2}|/[0-9]{1,2}/[0-9]{1,2})(?:[ T][0-9:.]+)?", "a date"),
-    (r"#(?:N/A|REF!|VALUE!|NAME\?|NUM!|NULL!|DIV/0!|SPILL!|CALC!|#+)", "an error of a spreadsheet"),
+    (r"#(?:N/A|GETTING_DATA|[A-Z0/]+[!?]|#+)|Err:[0-9]{3}", "an error of a spreadsheet"),
     (r"NULL|Null|null|[(<\[](?i:null)[)>\]]|\\N|NaN|N/A|<NA>|None|undefined", "an empty value of an export"),
     (r"TRUE|FALSE", "a truth value of a spreadsheet"),
     (r"=.*", "a formula"),
