@@ -14,23 +14,17 @@ request (:meth:`StopRules.ended`) and, every second, that the process runs (:met
 # A pause that the platform asks for (Retry-After) is neither silence nor time without progress, up to MAX_PAUSE seconds
 # between two settled accounts. Time in which the process slept (SIGSTOP) does not count either.
 #
-# A group is closed after refusals in a row that concern the whole group, without one account done between them:
-#
-# the platform says that the group does not exist, or is full      3 requests
-# `fails` lists every account of the requests, for one reason      3 requests, and 20 accounts
-# whole requests are refused with one other code, while other      20 requests
-# groups get on
-#
-# Without a failure limit only the first of these three closes a group. A group that the platform does not know counts as
-# one failure of the run. Refusals that arrive after a group was closed count as failures only in a count.
+# A group is closed after refusals in a row that concern the whole group (see `Closing`), without one account done between
+# them. A group that the platform does not know counts as one failure of the run. Refusals that arrive after a group was
+# closed count as failures only in a count.
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from math import ceil, inf
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from rbim._support.text import one_line, quoted
 from rbim.bulk.failure_policy import MAX_PAUSE, Signal, Step
@@ -64,9 +58,28 @@ LOOK = 1.0
 SLEPT = 5.0
 """Seconds between two looks that mean that the process slept."""
 
-IN_A_ROW = 3
-EVIDENCE = 20
-"""What a run of refusals must weigh to close a group: its accounts that ``fails`` lists, or its refused requests."""
+
+class Closing(NamedTuple):
+    """Refusals in a row, for one reason, that close a group.
+
+    ``accounts``: those that ``fails`` lists. ``others_done``: only if other groups have accounts done meanwhile.
+    ``without_limit``: also if the job has no failure limit.
+    """
+
+    requests: int
+    accounts: int = 0
+    others_done: bool = False
+    without_limit: bool = False
+
+
+NO_GROUP = Closing(requests=3, without_limit=True)
+"""The platform says that the group does not exist, or is full."""
+
+ALL_REFUSED = Closing(requests=3, accounts=20)
+"""``fails`` lists every account of the requests."""
+
+ONE_CODE = Closing(requests=20, others_done=True)
+"""Whole requests are refused with one other code."""
 
 
 def _check_limit(_: object, _attribute: object, value: object) -> None:
@@ -117,15 +130,18 @@ class Verdict:
 GO_ON = Verdict()
 
 
+@define
 class _Refusals:
-    """Refusals in a row in one group: their requests, their weight, and how far the other groups were at the first one."""
+    """Refusals in a row in one group, by one rule and for one reason: its code, beside which the text may name an account.
 
-    __slots__ = ("done_before", "reason", "requests", "weight")
+    ``done_before``: requests of the run that had accounts done before the first refusal.
+    """
 
-    def __init__(self, reason: FailureReason, done_before: int) -> None:
-        self.reason = reason
-        self.done_before = done_before
-        self.requests = self.weight = 0
+    rule: Closing
+    reason: str
+    done_before: int
+    requests: int = 0
+    accounts: int = 0
 
 
 class StopRules:
@@ -257,40 +273,31 @@ class StopRules:
             self._done += 1
             self._refusals.pop(chunk.group, None)
             return None
-        found = self._refusal(decision, settlement)
-        if found is None:
-            return None
-        reason, weight = found
-        refusals = self._refusals.get(chunk.group)
-        if refusals is None or _key(refusals.reason) != _key(reason):
-            refusals = self._refusals[chunk.group] = _Refusals(reason, self._done)
-        refusals.requests += 1
-        refusals.weight += weight
-        if refusals.requests < IN_A_ROW or refusals.weight < EVIDENCE:
-            return None
-        if not decision.whole_group:
-            alone = settlement.outcome is RequestState.REFUSED and self._done == refusals.done_before
-            if alone or self._limit.limit is None:
-                return None
-        text = f"not sent: the group was closed after {refusals.requests} refusals in a row: {reason.text}"
-        return reason._replace(text=one_line(text, MAX_REASON))
-
-    def _refusal(self, decision: Decision, settlement: Settlement) -> tuple[FailureReason, int] | None:
-        """Return the reason for which a request was refused, and its weight; None if it says nothing of the group."""
         if settlement.outcome is RequestState.REFUSED:
             if not decision.final or settlement.reason is None:
                 return None
-            return settlement.reason, EVIDENCE if decision.whole_group else 1
-        reasons = Counter(
-            reason
-            for _, state, reason in settlement.individual
-            if state is AccountState.REFUSED and reason.text not in self._known
-        )
-        return reasons.most_common(1)[0] if reasons else None
-
-
-def _key(reason: FailureReason) -> str:
-    return reason.code or reason.text  # beside a code, the text may name an account
+            rule, reason, accounts = NO_GROUP if decision.whole_group else ONE_CODE, settlement.reason, 0
+        else:
+            refused = (each for _, state, each in settlement.individual if state is AccountState.REFUSED)
+            reasons = Counter(each for each in refused if each.text not in self._known)
+            if not reasons:
+                return None
+            rule, (reason, accounts) = ALL_REFUSED, reasons.most_common(1)[0]
+        refusals = self._refusals.get(chunk.group)
+        key = reason.code or reason.text
+        if refusals is None or (refusals.rule, refusals.reason) != (rule, key):
+            refusals = self._refusals[chunk.group] = _Refusals(rule, key, self._done)
+        refusals.requests += 1
+        refusals.accounts += accounts
+        if (
+            refusals.requests < rule.requests
+            or refusals.accounts < rule.accounts
+            or (rule.others_done and self._done == refusals.done_before)
+            or (self._limit.limit is None and not rule.without_limit)
+        ):
+            return None
+        text = f"not sent: the group was closed after {refusals.requests} refusals in a row: {reason.text}"
+        return reason._replace(text=one_line(text, MAX_REASON))
 
 
 def _has_done(chunk: Chunk, settlement: Settlement) -> bool:

@@ -33,7 +33,7 @@ HEAD = 1 << 16
 BLOCK = 1 << 17
 
 MAX_CELLS = 30_000_000
-"""Cells of a sheet, empty ones included, that are read into the memory."""
+"""Cells of a sheet, empty ones included, that are read into the memory; an xls has 17 million at most."""
 
 AS_CSV = "save the sheet as CSV UTF-8 in the spreadsheet program (Excel: Save As, CSV UTF-8)"
 UNPACK = "unpack it first"
@@ -71,6 +71,14 @@ TEXTS = (
     (re.compile(r"#!/|%!PS"), "a program", "choose another file"),
 )
 """Beginnings of texts that have no rows."""
+
+OF_ERROR = re.compile(rb'(<(?:\w+:)?c\s[^>]*\bt=")e(")')
+OF_ERROR_IN_ODS = re.compile(rb' office:string-value=""(?= calcext:value-type="error")')
+_CODE = rb"[\x00\x07\x0f\x17\x1d\x24\x2a]"
+OF_ERROR_IN_XLS = re.compile(
+    rb"\x05\x02\x08\x00.{6}%b\x01|\x06\x00.{8}\x02\x00%b\x00{3}\xff\xff" % (_CODE, _CODE), re.DOTALL
+)
+"""Cells with an error: what is changed in them to make them texts; in xls the records of values, and of formulas."""
 
 COMMON = re.compile(rb"[\xb0-\xd7][\xa1-\xfe]")
 """The more common Chinese characters, in GB18030."""
@@ -153,7 +161,9 @@ def sheet_of(head: bytes, read: Callable[[int], bytes], name: str, sheet: str | 
         return None
     data = b"".join(iter(lambda: read(BLOCK), b""))
     if head.startswith(ZIP):
-        _require_workbook(data, name)
+        data = _checked_zip(data, name)
+    elif OF_ERROR_IN_XLS.search(data):
+        raise refusal(name, "an xls workbook with errors in cells (#N/A, #REF!)", "correct them, or save it as xlsx")
     try:
         from python_calamine import CalamineWorkbook, PasswordError
     except ModuleNotFoundError:
@@ -176,23 +186,56 @@ def sheet_of(head: bytes, read: Callable[[int], bytes], name: str, sheet: str | 
     return Sheet(chosen, len(names), [[_shown(cell) for cell in row] for row in cast("list[list[Any]]", found)])
 
 
-def _require_workbook(data: bytes, name: str) -> None:
-    """Raise InvalidRequest if a zip file is not one of a workbook, or if one of its sheets is too large for the memory."""
+def _checked_zip(data: bytes, name: str) -> bytes:
+    """Return a workbook whose errors are texts; the library reads them as empty cells.
+
+    Raises InvalidRequest if a zip file is no workbook, or if one of its sheets is too large for the memory.
+    """
+    errors: dict[str, bytes] = {}
     try:
-        with ZipFile(BytesIO(data)) as opened_zip:
-            inside = opened_zip.namelist()
-            sheets = [each for each in inside if each.startswith("xl/worksheets/") and each.endswith(".xml")]
-            heads = [opened_zip.open(each).read(4096) for each in sheets]
-    except (BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError, zlib.error):
+        with ZipFile(BytesIO(data)) as packed:
+            inside = packed.namelist()
+            if not {"xl/workbook.xml", "content.xml"}.intersection(inside):
+                word = any(each.startswith("word/") for each in inside)
+                binary = "xl/workbook.bin" in inside
+                what = "a Word document" if word else "a binary workbook (xlsb)" if binary else "a zip archive"
+                raise refusal(name, what, EXPORT if word else SAVE_AGAIN if binary else UNPACK)
+            for sheet in inside:
+                if sheet != "content.xml" and not re.fullmatch(r"xl/worksheets/[^/]+\.xml", sheet):
+                    continue
+                xml = packed.read(sheet)
+                rows, columns = _last_cell(xml)
+                if rows * columns > MAX_CELLS:
+                    what = f"a workbook with a sheet of {rows:,} rows and {columns:,} columns"
+                    raise refusal(name, what, "delete what is far from the table, or save as CSV")
+                text = OF_ERROR.sub(rb"\1str\2", OF_ERROR_IN_ODS.sub(b"", xml))
+                if text != xml:
+                    errors[sheet] = text
+            if not errors:
+                return data
+            changed = BytesIO()
+            with ZipFile(changed, "w") as target:
+                for each in inside:
+                    target.writestr(each, errors.get(each) or packed.read(each))
+    except (BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
+        if isinstance(error, InvalidRequest):
+            raise
         raise refusal(name, "a zip file that is cut off or damaged", "copy it again") from None
-    if not any(each.startswith("xl/workbook") or each == "content.xml" for each in inside):
-        word = any(each.startswith("word/") for each in inside)
-        raise refusal(name, *(("a Word document", EXPORT) if word else ("a zip archive", UNPACK)))
-    for head in heads:
-        last = re.search(rb'<dimension ref="[A-Z]+[0-9]+:([A-Z]+)([0-9]+)"', head)
-        if last is not None and int(last[2]) * reduce(lambda n, letter: n * 26 + letter - 64, last[1], 0) > MAX_CELLS:
-            what = f"a workbook with a sheet up to cell {(last[1] + last[2]).decode()}"
-            raise refusal(name, what, "delete what is far from the table, or save as CSV")
+    return changed.getvalue()
+
+
+def _last_cell(xml: bytes) -> tuple[int, int]:
+    """Return the rows and columns up to the last cell with content, or a little more; in ods those of the largest sheet."""
+    found = re.search(rb'<dimension ref="[A-Z]+[0-9]+:([A-Z]+)([0-9]+)"', xml[:4096])
+    if found is not None:
+        return int(found[2]), reduce(lambda n, letter: n * 26 + letter - 64, found[1], 0)
+    sizes = [(0, 0)]
+    for table in xml.split(b"<table:table ")[1:]:
+        filled = table[: max(0, table.rfind(b"<text:p"))]
+        rows = filled.count(b"<table:table-row") + sum(map(int, re.findall(rb'number-rows-repeated="([0-9]+)"', filled)))
+        gaps = re.findall(rb'-cell [^>]*number-columns-repeated="([0-9]+)"[^>]*>(?!</table:table-row>)', filled)
+        sizes.append((rows, max(map(int, gaps), default=0) + 1))
+    return max(sizes, key=lambda size: size[0] * size[1])
 
 
 def _shown(cell: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from io import TextIOBase
 from itertools import chain, islice
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -18,19 +17,19 @@ from rbim.errors import InvalidRequest
 from rbim.validators import or_none, require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from os import PathLike
     from types import TracebackType
     from typing import Self
 
     import attrs
 
-    from rbim.bulk.input.table import Record
+    from rbim.bulk.input.table import Block
 
 __all__ = ["RowFile", "in_batches"]
 
 BATCH = 5000
-"""Rows that are read together."""
+"""Rows that are loaded together."""
 
 _BOM = "\ufeff"
 
@@ -108,7 +107,7 @@ class RowFile:
     _opened: BinaryIO | None = field(default=None, init=False, repr=False)
     _format: Format | None = field(default=None, init=False, repr=False)
     _about: str = field(default="", init=False, repr=False)
-    _records: Iterator[Record] = field(default=iter(()), init=False, repr=False)
+    _blocks: Iterator[Block] = field(default=iter(()), init=False, repr=False)
     _table: Table = field(init=False, repr=False)
     _rows: Iterator[Row | BadRow] | None = field(default=None, init=False, repr=False)
 
@@ -151,17 +150,18 @@ class RowFile:
             self._rows = chain.from_iterable(columns.rows() for columns in self._batches())
         return self._rows
 
-    def _batches(self, size: int = BATCH) -> Iterator[Columns]:
-        """Yield the rows as columns of at most ``size`` rows. Raises InvalidRequest as iteration does."""
+    def _batches(self) -> Iterator[Columns]:
+        """Yield the rows as columns of some :data:`BATCH` rows. Raises InvalidRequest as iteration does."""
         _ = self.format
         count = bad = 0
         limit: Any = self.max_bad  # a count, or a share of the rows
-        ended = False
         try:
-            while not ended:
-                records = list(islice(self._records, size))
-                ended = len(records) < size
-                columns = self._columns(records)
+            block = next(self._blocks, None)
+            while block:
+                columns = Columns([], [], [], [])
+                while block and len(columns.accounts) < BATCH:
+                    columns.extend(self._columns(*block))
+                    block = next(self._blocks, None)
                 found: list[int] = []
                 if BadRow in set(map(type, columns.accounts)):
                     found = [place for place, each in enumerate(columns.accounts, 1) if isinstance(each, BadRow)]
@@ -170,10 +170,9 @@ class RowFile:
                     first = f"the first {limit + 1:,} among {count + found[limit - bad]:,} rows"
                     raise self._too_many(f"more than {limit:,} rows are invalid, {first}")
                 count, bad = count + len(columns.accounts), bad + len(found)
-                if ended and isinstance(limit, float) and bad > limit * count:
+                if not block and isinstance(limit, float) and bad > limit * count:
                     raise self._too_many(f"{bad:,} of {count:,} rows are invalid, more than {limit:.4g} of all")
-                if columns.accounts:
-                    yield columns
+                yield columns
         except OSError as error:
             raise self._unreadable(error) from error
         finally:
@@ -195,7 +194,7 @@ class RowFile:
 
     def close(self) -> None:
         """Close the file if it was opened here; iteration ends."""
-        self._records = iter(())
+        self._blocks = iter(())
         if self._opened is not None:
             self._opened.close()
 
@@ -257,7 +256,7 @@ class RowFile:
         return self._described(what, table, kind="csv", delimiter=table.delimiter, **form)
 
     def _described(self, what: str, table: Table, **form: Any) -> Format:
-        self._records = table.records
+        self._blocks = table.blocks
         names = table.names or [*map(str, range(1, table.width + 1))]
         roles = {"account": table.account, "group": table.group, "user_name": table.user_name}
         used = {role: names[index] for role, index in roles.items() if index is not None}
@@ -276,30 +275,28 @@ class RowFile:
             **form,
         )
 
-    def _columns(self, records: list[Record]) -> Columns:
+    def _columns(self, lines: Sequence[int], records: Sequence[list[Any] | BadRow]) -> Columns:
         """Return the rows of records. Nearly all need no further look, and are read all at once."""
-        plain = self._plain_columns(records)
+        plain = self._plain_columns(lines, records)
         if plain is not None:
             return plain
         rows: list[Row | BadRow] = []
-        lines: list[int] = []
-        for line, cells in records:
+        of_rows: list[int] = []
+        for line, cells in zip(lines, records, strict=True):
             row = cells if isinstance(cells, BadRow) else self._row(line, cells)
             if row is not None:
                 rows.append(row)
-                lines.append(line)
-        return Columns.of(rows, lines)
+                of_rows.append(line)
+        return Columns.of(rows, of_rows)
 
-    def _plain_columns(self, records: list[Record]) -> Columns | None:
+    def _plain_columns(self, lines: Sequence[int], records: Sequence[Any]) -> Columns | None:
         table, given, size = self._table, self.group, len(records)
-        lines, found = zip(*records, strict=True) if records else ((), ())
-        if set(map(type, found)) != {list} or set(map(len, found)) != {table.width}:
+        if set(map(type, records)) != {list} or set(map(len, records)) != {table.width}:
             return None
-
-        def column(index: int | None, default: Any) -> list[Any]:
-            return [default] * size if index is None else list(map(itemgetter(index), found))
-
-        groups, accounts, acting = column(table.group, given), column(table.account, None), column(table.user_name, None)
+        cells = list(zip(*records, strict=True))
+        accounts = list(cells[table.account])
+        groups: list[Any] = [given] * size if table.group is None else list(cells[table.group])
+        acting: list[Any] = [None] * size if table.user_name is None else list(cells[table.user_name])
         try:
             others = {*groups} - {given}, {*acting} - {None, ""}
         except TypeError:  # JSON of another type
@@ -312,9 +309,9 @@ class RowFile:
         """Return the row of a record, or None if it is blank."""
         table = self._table
         texts = [each if isinstance(each, str) else "" if each is None else str(each) for each in cells]
+        text = table.delimiter.join(texts)
         if not any(map(cleaned, texts)) and None not in cells:  # of an object of JSON something is missing
             return None
-        text = table.delimiter.join(texts)
         if any(map(cleaned, texts[table.width :])) or len(cells) < table.width:
             has = f"the header has {table.width}" if table.names else f"other rows have {table.width}"
             return bad_row(line, f"{len(cells)} cells, but {has}", text)
@@ -331,6 +328,6 @@ class RowFile:
         return bad_row(line, row, text) if isinstance(row, str) else row
 
 
-def in_batches(rows: RowFile, size: int) -> Iterator[Columns]:
-    """Yield the rows that iteration would yield, as columns of ``size`` rows."""
-    return rows._batches(size)  # noqa: SLF001  # in one module
+def in_batches(rows: RowFile) -> Iterator[Columns]:
+    """Yield the rows that iteration would yield, as columns of some :data:`BATCH` rows."""
+    return rows._batches()  # noqa: SLF001  # in one module

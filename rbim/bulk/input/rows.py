@@ -35,7 +35,7 @@ DAMAGED = (
     (r"[+-]?[0-9]+\.0+", "a number with decimals"),
     (r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?", "a number with thousands separators"),
     (r"[0-9]{4}(?:-[0-9]{2}-[0-9]{2}|/[0-9]{1,2}/[0-9]{1,2})(?:[ T][0-9:.]+)?", "a date"),
-    (r"#(?:N/A|REF!|VALUE!|NAME\?|NUM!|NULL!|DIV/0!|SPILL!|CALC!|#+)", "an error of a spreadsheet"),
+    (r"#(?:N/A|GETTING_DATA|[A-Z0/]+[!?]|#+)|Err:[0-9]{3}", "an error of a spreadsheet"),
     (r"NULL|Null|null|[(<\[](?i:null)[)>\]]|\\N|NaN|N/A|<NA>|None|undefined", "an empty value of an export"),
     (r"TRUE|FALSE", "a truth value of a spreadsheet"),
     (r"=.*", "a formula"),
@@ -56,10 +56,12 @@ _VARIATION = re.compile("[\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 """Variation selectors, which change how the character before them looks, if at all."""
 
 _LETTER = rf"[^\W{_FILLERS}]"
+_WORDS = rf"{_LETTER}+(?:[.-]{_LETTER}+)*"
 _PLAIN = re.compile(
-    rf"(?!(?:NULL|Null|null|NaN|None|TRUE|FALSE|undefined)\Z){_LETTER}+(?:(?:[.-]{_LETTER}+)*@{_LETTER}+(?:[.-]{_LETTER}+)*)?"
+    r"(?!(?:NULL|Null|null|NaN|None|TRUE|FALSE|undefined)\Z)"
+    rf"(?:[0-9A-Za-z]+|[A-Za-z][0-9A-Za-z_.-]*[0-9A-Za-z_]|{_LETTER}+|{_WORDS}@{_WORDS})"
 )
-"""Letters, digits and underscores, and addresses of mail: the values that need no further look."""
+"""Letters, digits and underscores, names with hyphens and dots, addresses of mail: the values that need no further look."""
 
 MAX_EXCERPT = 200
 """Characters of a bad row that are kept."""
@@ -140,6 +142,8 @@ def _text(name: str, value: Any, *, allow_damaged: bool) -> tuple[str, str | Non
     if not isinstance(value, str):
         return "", f"{name}: invalid value {one_line(repr(value), 40)}: use a string or a whole number"
     text = cleaned(value)
+    if _PLAIN.fullmatch(text):
+        return text, None
     forbidden = _FORBIDDEN.search(text)
     if forbidden is not None:
         what = "a line break" if forbidden[0] in "\r\n" else f"the character U+{ord(forbidden[0]):04X}"
@@ -191,6 +195,11 @@ class Columns(NamedTuple):
     accounts: list[str | BadRow]
     user_names: list[str | None]
     lines: Sequence[int]
+
+    def extend(self, other: Columns) -> None:
+        """Append the rows of others to these, whose columns are lists."""
+        for column, more in zip(self, other, strict=True):
+            cast("list[Any]", column).extend(more)
 
     @classmethod
     def of(cls, rows: Iterable[Row | BadRow], lines: Sequence[int]) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from bisect import bisect_right
 from itertools import chain, count, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 
     from rbim.bulk.input.content import Sheet
 
-__all__ = ["Record", "Table", "Wanted", "csv_records", "csv_table", "json_table", "named_columns", "sheet_table"]
+__all__ = ["Block", "Table", "Wanted", "csv_blocks", "csv_table", "json_table", "named_columns", "sheet_table"]
 
-Record = tuple[int, "list[Any] | BadRow"]
-"""The line where a record begins, from 1, and its cells, or why it has none."""
+Block = tuple["Sequence[int]", "Sequence[list[Any] | BadRow]"]
+"""The lines where records begin, from 1, and the cells of each record, or why it has none."""
 
 Role = Literal["group", "account", "user_name"]
 
@@ -31,8 +32,8 @@ DELIMITERS = ",;\t|"
 MAX_ROW_LINES = 100
 """Lines of one row, at most; beyond them a quote was not closed."""
 
-BLOCK = 1000
-"""Lines that are read together."""
+BLOCK = 200
+"""Records that are read together: so few that the garbage collector does not look at their lists, which takes as long."""
 
 FIRST = 20
 """Records by which the columns are found."""
@@ -70,7 +71,7 @@ class Table(NamedTuple):
     ``names``: of the columns as they are spelled, empty without a header. ``only``: each record is one account.
     """
 
-    records: Iterator[Record]
+    blocks: Iterator[Block]
     names: list[str]
     width: int
     account: int
@@ -113,20 +114,21 @@ def _index(where: str, names: Sequence[str], requested: str | None, role: Role, 
     raise InvalidRequest(f"header: {where}: {which} among {', '.join(map(repr, names))}: {advice}", field=f"{role}_column")
 
 
-def _table(where: str, names: list[str], records: Iterator[Record], wanted: Wanted, delimiter: str = ",") -> Table:
+def _table(where: str, names: list[str], blocks: Iterator[Block], wanted: Wanted, delimiter: str = ",") -> Table:
     account = _index(where, names, wanted.account_column, "account", needed=True)
     group = _index(where, names, wanted.group_column, "group", needed=wanted.group is None)
     user_name = _index(where, names, wanted.user_name_column, "user_name", needed=False)
-    return Table(records, names, len(names), account or 0, group, user_name, delimiter)
+    return Table(blocks, names, len(names), account or 0, group, user_name, delimiter)
 
 
 def _is_data(cells: Iterable[str]) -> bool:
     return any(_DATA.fullmatch(cell) for cell in cells)
 
 
-def _with_columns(records: Iterator[Record], wanted: Wanted, delimiter: str, unit: str, sheet: str = "") -> Table:
+def _with_columns(blocks: Iterator[Block], wanted: Wanted, delimiter: str, unit: str, sheet: str = "") -> Table:
     """Find the header in the first records and the columns by it. Raises InvalidRequest."""
-    first = list(islice(records, FIRST))
+    lines, records = next(blocks, ((), ()))
+    first = list(zip(lines, records, strict=True))[:FIRST]
     cells = ((line, [cleaned(str(cell)) for cell in cells]) for line, cells in first if not isinstance(cells, BadRow))
     rows = [(line, row) for line, row in cells if any(row)]
     nothing: tuple[int, list[str]] = (wanted.header or 1, [])
@@ -145,9 +147,12 @@ def _with_columns(records: Iterator[Record], wanted: Wanted, delimiter: str, uni
         numbers = [*map(str, range(1, max(len(row) for _, row in rows) + 1))]
         if not requested and (single or (wanted.group is None and len(numbers) == 2)):  # noqa: PLR2004  # group, account
             wanted = wanted._replace(account_column=numbers[-1], group_column=None if single else numbers[0])
-        found = _table(f"the columns of {where}, without a header", numbers, chain(first, records), wanted, delimiter)
+        found = _table(
+            f"the columns of {where}, without a header", numbers, chain([(lines, records)], blocks), wanted, delimiter
+        )
         return found._replace(names=[], only=single)
-    below = chain(((at, cells) for at, cells in first if at > line), records)
+    begin = bisect_right(lines, line)
+    below = chain([(lines[begin:], records[begin:])], blocks)
     if single and not known:
         wanted = wanted._replace(account_column=names[0])
     if wanted.header is None and not known:
@@ -204,15 +209,28 @@ class _Lines:
         return first
 
 
-def csv_records(lines: Iterator[str], delimiter: str, line: int = 1) -> Iterator[Record]:
+def csv_blocks(lines: Iterator[str], delimiter: str, line: int = 1) -> Iterator[Block]:
     """Yield the records of CSV, the first of which begins in ``line``. A quote that is not closed costs one line."""
     block: list[str] = []
-    while block := list(islice(lines, BLOCK)):  # before the first quote each line is a record, and the module is fast
-        if '"' in "".join(block) or max(map(len, block)) > csv.field_size_limit():
+    while block := list(islice(lines, BLOCK)):
+        try:
+            records = list(csv.reader(block, delimiter=delimiter, strict=True))
+        except csv.Error:
             break
-        yield from enumerate(csv.reader(block, delimiter=delimiter), line)
+        if len(records) < len(block) or max(map(len, block)) > MAX_LINE:  # a record has several lines
+            break
+        yield range(line, line + len(block)), records
         line += len(block)
-    source = _Lines(chain(block, lines))
+    yield from _blocks(_csv_records(_Lines(chain(block, lines)), delimiter, line))
+
+
+def _blocks(records: Iterator[tuple[int, list[Any] | BadRow]]) -> Iterator[Block]:
+    while several := list(islice(records, BLOCK)):
+        lines, found = zip(*several, strict=True)
+        yield lines, found
+
+
+def _csv_records(source: _Lines, delimiter: str, line: int) -> Iterator[tuple[int, list[Any] | BadRow]]:
     reader = csv.reader(source, delimiter=delimiter, strict=True)
     while True:
         try:
@@ -244,19 +262,19 @@ def csv_table(lines: Iterator[str], wanted: Wanted, line: int) -> Table:
     roles: tuple[tuple[Role, str | None], ...] = ("account", wanted.account_column), ("group", wanted.group_column)
     best, chosen = (-1, -1), DELIMITERS[0]
     for delimiter in wanted.delimiter or DELIMITERS:
-        found = islice(csv_records(iter(head), delimiter), FIRST)
-        rows = [cells for _, cells in found if not isinstance(cells, BadRow)]
+        _, records = next(csv_blocks(iter(head), delimiter), ((), ()))
+        rows = [cells for cells in records[:FIRST] if not isinstance(cells, BadRow)]
         known = (sum(bool(named_columns(cells, requested, role)) for role, requested in roles) for cells in rows)
         score = max(known, default=0), len(rows[0]) if rows else 0
         if score > best:
             best, chosen = score, delimiter
-    return _with_columns(csv_records(chain(head, lines), chosen, line), wanted, chosen, "line")
+    return _with_columns(csv_blocks(chain(head, lines), chosen, line), wanted, chosen, "line")
 
 
 def sheet_table(sheet: Sheet, wanted: Wanted) -> Table:
     """Find the columns of a sheet. Raises InvalidRequest."""
     where = f" of sheet {sheet.name!r}" + (f" (of {sheet.of} sheets: --sheet names another)" if sheet.of > 1 else "")
-    return _with_columns(((row, list(cells)) for row, cells in enumerate(sheet.rows, 1)), wanted, ",", "row", where)
+    return _with_columns(_blocks(enumerate(sheet.rows, 1)), wanted, ",", "row", where)
 
 
 # ------------------------------------------------------------------------------ JSON
@@ -292,7 +310,8 @@ def json_table(lines: Iterator[str], wanted: Wanted, line: int, *, array: bool) 
         fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {"account": value}
         return [_value(fields, name) for name in names]
 
-    return _table(f"{unit} {line}", names, ((at, cells_of(value)) for at, value in chain(first, records)), wanted)
+    blocks = _blocks((at, cells_of(value)) for at, value in chain(first, records))
+    return _table(f"{unit} {line}", names, blocks, wanted)
 
 
 def _value(fields: dict[str, Any], key: str) -> Any:

@@ -39,14 +39,14 @@ PATIENCE = 10.0  # seconds of waiting for readers of the journal
 PAUSE = 0.05  # seconds between two tries
 
 ERASED = "erased"
-"""The text in place of a reason or an unusable row."""
+"""The text in place of a reason."""
 
 # names of groups and acting accounts are unique: random names first, so that none meets a name of the input
 REPLACE_TEXTS = (
     "UPDATE account SET account = ''",
-    "UPDATE duplicate SET account = ''",
+    "DELETE FROM duplicate",
+    "DELETE FROM bad_row",
     "UPDATE anomaly SET account = ''",
-    f"UPDATE bad_row SET reason = '{ERASED}', raw = ''",  # noqa: S608  # a constant
     "UPDATE target_group SET name = hex(randomblob(16))",
     "UPDATE target_group SET name = 'group ' || id",
     "UPDATE sender_group SET user_name = hex(randomblob(16)) WHERE user_name <> ''",

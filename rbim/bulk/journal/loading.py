@@ -161,7 +161,7 @@ async def batches(rows: Rows, *, threads: bool = True) -> AsyncGenerator[Columns
     """
     number = 0
     if isinstance(rows, RowFile) and threads:
-        several = await run_sync(in_batches, rows, BATCH, abandon_on_cancel=True)
+        several = await run_sync(in_batches, rows, abandon_on_cancel=True)
         while (part := await run_sync(next, several, None, abandon_on_cancel=True)) is not None:
             yield part
         return

@@ -14,8 +14,7 @@ from attrs import frozen
 from rbim._support.text import no_formula
 from rbim.bulk.input.format import NotDone
 from rbim.bulk.input.rows import BadRow
-from rbim.bulk.report.queries import NUMBERS, REACHED
-from rbim.bulk.work import AccountState
+from rbim.bulk.work import AccountState, RequestState
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = [
     "COLUMNS",
     "NOT_DONE",
+    "NUMBERS",
+    "REACHED",
     "ReportRow",
     "RowChoice",
     "chosen_rows",
@@ -43,6 +44,17 @@ SKIPPED = "skipped"
 
 NOT_DONE = ("refused", "failed", "unknown", SKIPPED)
 """States of accounts that are not done; ``skipped`` ones were not sent."""
+
+NUMBERS = {f"state_{each.name.lower()}": int(each) for each in AccountState} | {
+    f"sent_{each.name.lower()}": int(each) for each in RequestState
+}
+"""The numbers of the states, as parameters of statements."""
+
+REACHED = """
+    SELECT sender_group, chunk, max(outcome = :sent_open) AS open FROM request
+    WHERE outcome = :sent_open OR retry = 1 AND (outcome = :sent_unknown OR resent = 1) GROUP BY sender_group, chunk
+"""
+"""Chunks of waiting accounts that a request may have reached: it is open, or a resend after an unknown outcome."""
 
 _SETTLED = f"""
     WITH reached AS MATERIALIZED ({REACHED})

@@ -1,11 +1,7 @@
-"""Text form of a job's report: at most 100 columns, the most important figures first."""
+"""Text form of a job's report: a line for each fact, the most important figures first."""
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from itertools import accumulate
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from rbim._support.text import one_line
@@ -19,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["report_text"]
 
-WIDTH = 100
-"""Columns at most; a Chinese character takes two."""
+LONGEST = 100
+"""Characters of a foreign text that are shown."""
 
 REASONS = 20  # lines of reasons, and of codes
 RUNS = 10  # lines of runs: the latest ones
@@ -28,8 +24,6 @@ EXAMPLES = 5  # lines of anomalies and duplicates
 TIME = "%Y-%m-%d %H:%M:%S"
 MINUTE = 60.0
 HOUR = 3600.0
-
-_PART = re.compile(r"\s*(?:[\u2e80-\uffef]|[^\s\u2e80-\uffef]+)")
 
 REASONS_OF_END = {"fuse": "failure limit"}  # text for the values in the journal that need one
 
@@ -58,8 +52,8 @@ def report_text(report: Report, rows: Sequence[ReportRow] = ()) -> str:
         _unusual(report),
         _job(report),
     ]
-    shown = [[_fit(line, WIDTH).rstrip() for line in section] for section in sections]
-    return "\n\n".join("\n".join(lines) for lines in shown if lines) + "\n"
+    shown = ["\n".join(line.rstrip() for line in section) for section in sections]
+    return "\n\n".join(filter(None, shown)) + "\n"
 
 
 # ------------------------------------------------------------------------------ sections
@@ -123,8 +117,7 @@ def _reasons(report: Report) -> Iterator[str]:
     for each in shown:
         error = f" ({_clean(each.error)})" if each.error else ""
         code = f"{_clean(each.code)} " if each.code and each.code not in each.text else ""
-        head = f"  {each.accounts:>{width},}  {each.state:<{states}}  "
-        yield from _folded(f"{head}{code}{_clean(each.text)}{error}", hanging=len(head))
+        yield f"  {each.accounts:>{width},}  {each.state:<{states}}  {code}{_clean(each.text)}{error}"
     if others:
         yield f"  {of_others:>{width},}  for {_count(others, 'other reason')}"
 
@@ -157,9 +150,9 @@ def _requests(report: Report) -> Iterator[str]:
         (requests.split, "split into halves"),
     ]
     yield f"Requests: {requests.sent:,}"
-    yield from _wrapped(_listed(parts))
+    yield f"  {_listed(parts)}"
     if any(number for number, _ in notes):
-        yield from _wrapped(f"of these {_listed(notes)}")
+        yield f"  of these {_listed(notes)}"
     if requests.per_second:
         rates = f"{_figure(requests.per_second)} requests/s and {_figure(report.accounts_per_second)} accounts/s"
         yield f"  {rates} over {_duration(report.seconds)}"
@@ -216,8 +209,8 @@ def _job(report: Report) -> Iterator[str]:
     if options:
         yield f"  with {', '.join(options)}"
     if report.dialect:
-        values = (f"{name} {_clean(spelled(document))}" for name, document in report.dialect.items())
-        yield from _wrapped(f"dialect: {', '.join(values)}")
+        values = ", ".join(f"{name} {_clean(spelled(document))}" for name, document in report.dialect.items())
+        yield f"  dialect: {values}"
 
 
 # ------------------------------------------------------------------------------ words and figures
@@ -229,26 +222,6 @@ def _count(number: int, noun: str) -> str:
 
 def _listed(counts: Iterable[tuple[int, str]]) -> str:
     return ", ".join(f"{number:,} {what}" for number, what in counts if number)
-
-
-def _wrapped(text: str) -> list[str]:
-    return wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
-
-
-def _folded(text: str, *, hanging: int) -> list[str]:
-    """Return a text as lines that are broken at blanks, beside a Chinese character, or in a word that is too long.
-
-    Further lines are indented.
-    """
-    room = WIDTH - hanging
-    parts = (each for part in _PART.findall(text) for each in ([part] if sum(map(_columns, part)) <= room else part))
-    lines = [""]
-    for part in parts:
-        if lines[-1].strip() and sum(map(_columns, lines[-1] + part)) > WIDTH:
-            lines.append(" " * hanging + part.lstrip())
-        else:
-            lines[-1] += part
-    return lines
 
 
 def _figure(number: float) -> str:
@@ -267,18 +240,4 @@ def _duration(seconds: float) -> str:
 
 
 def _clean(text: str) -> str:
-    return one_line(text, WIDTH)
-
-
-def _fit(text: str, columns: int) -> str:
-    """Return a text, cut if it takes more columns."""
-    if sum(map(_columns, text)) <= columns:
-        return text
-    kept = (each for each, end in zip(text, accumulate(map(_columns, text)), strict=True) if end < columns)
-    return f"{''.join(kept)}…"
-
-
-def _columns(character: str) -> int:
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
+    return one_line(text, LONGEST)

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rbim.bulk.input.file import BATCH, RowFile
+from rbim.bulk.input.file import RowFile
 from rbim.bulk.input.rows import BadRow, Row
 from rbim.cli.printable import printable
 from rbim.errors import InvalidRequest
@@ -41,10 +41,10 @@ class Input(RowFile):
         self.bad_count = 0
         self.reading = False
 
-    def _batches(self, size: int = BATCH) -> Iterator[Columns]:
+    def _batches(self) -> Iterator[Columns]:
         """Yield the rows. Raises InvalidRequest if there are none."""
         self.reading = True
-        yield from super()._batches(size)
+        yield from super()._batches()
         self.reading = False
         if not self.first and not self.bad:
             raise InvalidRequest(f"{self.name}: the input has no rows: check where it comes from", field="source")

@@ -133,6 +133,10 @@ READ = {
     ),
     "pandas-workbook-named.csv": ({}, phones(2, 3, 4), {}),
     "xlwt.xls": ({}, phones(2, 3, 4), {}),
+    **dict.fromkeys(
+        ("libreoffice-errors.xlsx", "libreoffice-errors.ods"),
+        ({}, {2: "u1", 7: "u7"}, {3: "'#DIV/0!' looks like an error", 4: "'#N/A'", 5: "user name: ", 6: "'#DIV/0!'"}),
+    ),
     "libreoffice.ods": ({}, dict(zip((2, 3, 4), LO, strict=True)), {}),
     "libreoffice.xlsx": ({}, dict(zip((2, 3, 4), LO, strict=True)), {}),
     "libreoffice.xls": ({}, dict(zip((2, 3, 4), LO, strict=True)), {}),
@@ -158,6 +162,8 @@ REFUSED = {
     "openpyxl-two-sheets.xlsx": ({}, "row 1 of sheet '说明' (of 2 sheets: --sheet names another)"),
     "openpyxl.xlsx": ({"sheet": "x"}, "no sheet 'x' among 'Sheet1'", "--sheet"),
     "openpyxl-title.xlsx": ({}, "but row 3 may be: --header-line 3"),
+    "libreoffice-errors.xls": ({}, "errors in cells", "save it as xlsx"),
+    "libreoffice-far-cell.ods": ({}, "60,001 rows and 702 columns", "delete what is far from the table"),
     "openpyxl-empty.xlsx": ({}, "there is no header"),
     "pandas-html.xls": (LIST, "this is HTML, not a table: open it in a spreadsheet program and save it as CSV or xlsx"),
     "libreoffice-html.xls": (LIST, "this is HTML, not a table"),
@@ -185,7 +191,7 @@ def test_a_file_of_the_corpus_is_read_whatever_its_name(file):
     for source in (CORPUS / file, io.BytesIO(body)):
         found, bad = {}, {}
         with RowFile(source, **options) as rows:
-            for columns in in_batches(rows, 9):
+            for columns in in_batches(rows):
                 for line, row in zip(columns.lines, columns.rows(), strict=True):
                     if isinstance(row, BadRow):
                         bad[line] = row.reason
