@@ -11,6 +11,7 @@ import re
 import sys
 from collections import Counter
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from attrs import frozen
@@ -189,9 +190,15 @@ def list_letters(  # noqa: PLR0913  # flags, each with a default
             _print_table(shown, attempts=not quarantine)
         else:
             sys.stdout.write(f"no {choice.count(0).removeprefix('0 ')}\n")
+        sys.stdout.flush()
         if len(found) > limit:
-            sys.stdout.flush()
             print_note(f"there are more: add --after {shown[-1].number} for the next ones")
+        if quarantine:
+            from rbim.callbacks.receiver.spool import refused_in
+
+            spool = Path(f"{inbox}-spool")
+            if refused := refused_in(spool):
+                print_note(f"{spool} keeps {len(refused)} more, which the inbox refuses: {printable(refused[0])}")
         return Exit.DONE
 
     return _run("list", act)
