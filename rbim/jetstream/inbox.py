@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import attrs
 
     from rbim.callbacks.delivery import Delivery
-    from rbim.callbacks.events.types import Event
+    from rbim.callbacks.events import Event
     from rbim.callbacks.inbox.protocols import Backlog, Counts, DeadLetter
     from rbim.clock import Clock
     from rbim.jetstream.nats_py import JetStreamContext

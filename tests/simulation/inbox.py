@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import define, field
 
 from rbim.callbacks import Backoff, Policy, Receiver, Router, SqliteInbox, Worker
-from rbim.callbacks.events.enums import ConvType
+from rbim.callbacks.events import ConvType
 from rbim.emulator import Emulator
 from rbim.emulator.copies.messages import CopiedMessage
 from rbim.emulator.copies.targets import signed

@@ -20,7 +20,7 @@ from cyclopts.validators import Number
 
 from rbim._support.json_values import json_values
 from rbim._support.text import quoted
-from rbim.callbacks.events.parsing import document_of
+from rbim.callbacks.events import document_of
 from rbim.cli.callback.filters import kind_of, moment_ago
 from rbim.cli.callback.inboxes import Unusable, with_archive
 from rbim.cli.confirm import Yes, confirmed
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from cyclopts import Token
 
-    from rbim.callbacks.events.types import Event
+    from rbim.callbacks.events import Event
     from rbim.callbacks.inbox.protocols import Archive, DeadLetter
 
 __all__ = [

@@ -13,7 +13,7 @@ from attrs import frozen
 
 from rbim._support import json
 from rbim._support.local_server import is_loopback_url
-from rbim.callbacks.events.enums import ClientType, MsgType, Notice
+from rbim.callbacks.events import ClientType, MsgType, Notice
 from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.copies.targets import split_url
 from rbim.emulator.faults.copies import COPY_KINDS, copy_faults_from

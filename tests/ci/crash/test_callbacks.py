@@ -1,6 +1,6 @@
 """Servers are killed under load, by the test, by a message and by deploys: what was answered 200 is handled, in order.
 
-``PYTHONPATH=tests:tests/ci python -m crash.test_callbacks`` does the longest run: 60 kills and freezes over 20,000 deliveries.
+``PYTHONPATH=tests:tests/ci python -m crash.test_callbacks``: 60 kills and freezes over 20,000 deliveries.
 Real processes, real clients over sockets, ``kill -9``. The client sends each conversation's messages one by one, the next
 when the one before was answered 200, and sends one again for as long as it was not, as high-guarantee copy does.
 """
