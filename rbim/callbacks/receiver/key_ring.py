@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import anyio
 
 from rbim.callbacks.signature import Keys, keys_of
-from rbim.callbacks.worker.attempt import ForeignCode, outcome
+from rbim.callbacks.worker.attempt import ForeignCode, result_of
 from rbim.callbacks.worker.router import is_async
 from rbim.credential_source import CredentialSource
 from rbim.credentials import Credentials
@@ -119,19 +119,16 @@ class KeyRing:
     async def _in_thread(self, provider: CallbackCredentialsProvider) -> object:
         if self._in_its_thread:
             raise TimeoutError("it has not ended since the last question")
-        answer, error = await anyio.to_thread.run_sync(
-            self._call, provider, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
-        )
-        if error is not None:
-            raise error
-        return answer
 
-    def _call(self, provider: CallbackCredentialsProvider) -> tuple[object, GeneratorExit | None]:
-        self._in_its_thread = True
-        try:
-            return outcome(provider)
-        finally:
-            self._in_its_thread = False
+        def call() -> tuple[object]:
+            self._in_its_thread = True
+            try:
+                return result_of(provider)
+            finally:
+                self._in_its_thread = False
+
+        (answer,) = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+        return answer
 
     def _use(self, current: tuple[Credentials, ...]) -> bool:
         self._logged_at = -inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from contextlib import AsyncExitStack, contextmanager, nullcontext
 from functools import partial
@@ -36,7 +37,7 @@ from rbim.callbacks.worker.attempt import (
     Threads,
     being_cancelled,
     failure_of,
-    perform,
+    timed,
 )
 from rbim.callbacks.worker.backoff import Backoff, Supervision
 from rbim.clock import SystemClock
@@ -100,6 +101,7 @@ PATIENCE = 15.0
 RENEW_AGAIN = 1.0
 """Seconds after which a renewal of the leases that failed is tried again."""
 
+CANCELLED_TURNS = 5  # turns of the loop in which a cancellation of all tasks has reached the worker
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between two tries with a backlog that failed
 NOT_RELEASED = "could not be released; its lease will expire"
 CRASHED = "its process or its worker ended %d times while it was handled, the last %d times with nothing else beside it"
@@ -576,27 +578,53 @@ class _Run:
             if not self._leased and self._renewing is not None:
                 self._renewing.cancel()
 
-    async def _attempt(self, leased: _Leased, claim: Claim, call: HandlerCall) -> HandlerFailure | None:
-        """Call the handler, between the observations of its start and its end; return its failure, or None."""
-        settings, observers, failure, cancelled = self._settings, self._observers, None, True
-        began, about = self._clock.monotonic(), _handled_by(claim, call)
+    async def _attempt(  # noqa: C901  # the whole attempt, in order
+        self, leased: _Leased, claim: Claim, call: HandlerCall
+    ) -> HandlerFailure | None:
+        """Call the handler, between the observations of its start and its end; return its failure, or None.
+
+        A coroutine has ``timeout`` seconds by the clock. A plain function runs in a thread and cannot be stopped: it is
+        waited for until the threads are abandoned. Raises errors that also end the worker, ThreadAbandoned, and NoThread.
+        """
+        observers, timeout, about = self._observers, self._settings.timeout, _handled_by(claim, call)
+        began, code, cancelled = self._clock.monotonic(), ForeignCode(), True
+        failure: HandlerFailure | None = None
+
+        def report_hung() -> None:
+            observers.notify(HungHandler, seconds=timeout, **about)
+
+        def report_blocked(seconds: float) -> None:
+            observers.notify(LoopBlocked, handler=call.handler, seconds=seconds)
+
         if observers.wants(HandlingStarted):
             observers.notify(HandlingStarted, headers=claim.headers, **about)
         try:
-            failure = await perform(
-                call,
-                clock=settings.clock,
-                timeout=settings.timeout,
-                threads=self._threads,
-                hung=lambda: observers.notify(HungHandler, seconds=settings.timeout, **about),
-                blocked=lambda seconds: observers.notify(LoopBlocked, handler=call.handler, seconds=seconds),
-                cancelled=lambda: setattr(leased, "cancelled", True),
-            )
-            cancelled = leased.cancelled = False
+            running: Any = call.run(partial(self._threads.run, timeout=timeout, hung=report_hung))
+            if call.blocking:
+                running = await running
+            if inspect.isawaitable(running):  # what a plain function returns, too: a decorator hid the async one
+                with self._clock.scope(timeout) as scope:
+                    await timed(running, report_blocked)
+                if scope.cancelled_caught:
+                    failure = failure_of(TimeoutError(f"the handler took longer than {timeout:g} s"))
+            if code.cancelled_itself:
+                await checkpoint()  # the cancellation is delivered here
+            cancelled = False
+        except (ThreadAbandoned, NoThread):
+            raise
+        except BaseException as error:  # sys.exit() in a handler is that handler's failure and ends no other
+            if not code.failed(error):
+                raise
+            if isinstance(error, anyio.get_cancelled_exc_class()):
+                leased.cancelled = True
+                for _ in range(CANCELLED_TURNS):  # was the worker cancelled, too? Then this is its end
+                    await checkpoint()
+                leased.cancelled = False
+            failure, cancelled = failure_of(error), False
         finally:
             if observers.wants(HandlingEnded):
-                error, elapsed = None if failure is None else failure.error, self._clock.monotonic() - began
-                observers.notify(HandlingEnded, elapsed=elapsed, error=error, cancelled=cancelled, **about)
+                raised, elapsed = None if failure is None else failure.error, self._clock.monotonic() - began
+                observers.notify(HandlingEnded, elapsed=elapsed, error=raised, cancelled=cancelled, **about)
         return failure
 
     # ------------------------------------------------------------------------------- recording
