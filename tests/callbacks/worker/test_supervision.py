@@ -13,7 +13,7 @@ from helpers.workers import Panic, moment, router_of, text
 from rbim import InvalidRequest, SystemClock
 from rbim.callbacks.inbox.memory import MemorySink
 from rbim.callbacks.observers import HungHandler, LoopBlocked, Observers, PartEnded, PartRestarted, RetriedAlone
-from rbim.callbacks.worker import attempt, backoff
+from rbim.callbacks.worker import attempt, supervision
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.router import Router
 from rbim.callbacks.worker.worker import GRACE, Worker
@@ -72,7 +72,7 @@ async def test_what_ends_a_worker_is_logged_and_raised_on_leaving(caplog):
     with pytest.raises(ConnectionError, match="went away"):
         async with quick(MemorySink(), print, around=cannot_be_left):
             pass
-    assert "no more events are handled" in caplog.text
+    assert "the worker ended with an error" in caplog.text
     with pytest.raises(KeyError):  # what went wrong inside counts more
         async with quick(MemorySink(), print, around=cannot_be_left):
             raise KeyError
@@ -81,7 +81,7 @@ async def test_what_ends_a_worker_is_logged_and_raised_on_leaving(caplog):
 @pytest.fixture
 def at_once(monkeypatch):
     """Restarts without a pause."""
-    monkeypatch.setattr(backoff, "RESTARTS", Backoff(attempts=sys.maxsize, first=0.001, most=0.001))
+    monkeypatch.setattr(supervision, "RESTARTS", Backoff(attempts=sys.maxsize, first=0.001, most=0.001))
 
 
 def observed(kind, facts):
