@@ -186,8 +186,9 @@ class HostTask:
 
 def _single(error: BaseException) -> BaseException:
     """Return the only error of a group, which a task group has made of it."""
-    inner = cast("ExceptionGroup[Exception]", error).exceptions if isinstance(error, ExceptionGroup) else ()
-    return _single(inner[0]) if len(inner) == 1 else error
+    group = cast("ExceptionGroup[Exception]", error)
+    single = isinstance(cast("object", error), ExceptionGroup) and len(group.exceptions) == 1
+    return _single(group.exceptions[0]) if single else error
 
 
 def _ends_process(error: BaseException) -> bool:
