@@ -446,7 +446,7 @@ class InboxScenario(Scenario):
         except Killed:
             return
         except BaseException as error:
-            known = isinstance(error, (RbimError, sqlite3.Error, BaseExceptionGroup))
+            known = isinstance(error, (RbimError, sqlite3.Error, BaseExceptionGroup, ConnectionError))  # of the pool
             world.note(process.name, f"fails: {type(error).__name__}: {str(error)[:120]}")
             world.check("a process ends only by an error of its files or handlers", known, repr(error))
         self.ended.add(process)

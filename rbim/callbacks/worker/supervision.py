@@ -91,7 +91,8 @@ class HostTask:
     Task groups in it may be left in any order and by any task. What ends it does not cancel the ``async with`` block: it is
     reported to ``supervision``, and a new one is made and entered after a pause; an error of the first entering likewise, if
     ``tries_later`` is true of it. If entering or leaving is cancelled, the task is cancelled too. Raises the errors of
-    entering, and those of leaving unless the block has raised one; RuntimeError for a cancellation from elsewhere.
+    entering, and those of leaving unless the block has raised one (then they are logged); RuntimeError for a cancellation from
+    elsewhere.
     """
 
     def __init__(
@@ -124,8 +125,10 @@ class HostTask:
             self._cancel_restart()
             self._ended.set()
         await self._wait(self._ended)
-        if self._error is not None and error is None:
-            raise self._error
+        if self._error is not None:
+            if error is None:
+                raise self._error
+            self.supervision.log.error("the %s ended with an error", self.supervision.part, exc_info=self._error)
 
     def cancel(self) -> None:
         """Cancel the task, before it is left."""
@@ -174,8 +177,6 @@ class HostTask:
         loop_ends = _ends_process(error) or isinstance(error, GeneratorExit) or (cancelled and backend() == "trio")
         if not by_itself or loop_ends:
             self._error = foreign or error
-            if self._begun.is_set():
-                self.supervision.log.error("the %s ended with an error", self.supervision.part, exc_info=self._error)
             if by_itself and _interrupted(error) and backend() == "trio":  # asyncio has ended its loop already
                 signal.raise_signal(signal.SIGINT)  # trio raises it in its main task
             return
