@@ -91,8 +91,8 @@ class HostTask:
     Task groups in it may be left in any order and by any task. What ends it does not cancel the ``async with`` block: it is
     reported to ``supervision``, and a new one is made and entered after a pause; an error of the first entering likewise, if
     ``tries_later`` is true of it. If entering or leaving is cancelled, the task is cancelled too. Raises the errors of
-    entering, and those of leaving unless the block has raised one (then they are logged); RuntimeError for a cancellation from
-    elsewhere.
+    entering and leaving; those of leaving are logged if the block has raised one. A cancellation from elsewhere is a
+    RuntimeError.
     """
 
     def __init__(

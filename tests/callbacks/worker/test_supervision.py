@@ -53,9 +53,10 @@ async def cannot_be_entered():
 
 @asynccontextmanager
 async def cannot_be_left():
-    yield
-    reason = "the database went away"
-    raise ConnectionError(reason)
+    try:
+        yield
+    finally:
+        raise ConnectionError("the database went away")
 
 
 async def test_what_keeps_a_worker_from_running_is_raised_on_entering(caplog):
@@ -173,8 +174,8 @@ async def test_a_restart_that_fails_is_repeated():
             yield
 
     async def fail():
-        reason = "went away"
-        raise ConnectionError(reason)
+        await until(lambda: worker.supervision.running)
+        raise ConnectionError("went away")
 
     worker = quick(MemorySink(), print, observers=Observers([facts.append]), around=around)
     async with worker:
