@@ -230,7 +230,7 @@ def kill_and_freeze(folder, *, conversations, each, times, servers=3):
     ``each``: the number of deliveries of a conversation; ``times``: of kills and freezes in all.
     """
     chance = random.Random(times)
-    crew = Servers(folder, servers, lease=1.0)
+    crew = Servers(folder, servers, lease=2.0)
     over = threading.Event()
     senders = []
     for number in range(conversations):
@@ -246,13 +246,15 @@ def kill_and_freeze(folder, *, conversations, each, times, servers=3):
                 sender.start()
             for number in range(times):
                 over.wait(0.5 + chance.random())
-                process = chance.choice(crew.processes)
+                while not (serving := [each for each in crew.processes if each.port is not None]):
+                    over.wait(0.05)
+                process = chance.choice(serving)
                 hit.add(process.pid)
                 if number % 3:
                     process.kill()
                 else:
                     process.send_signal(signal.SIGSTOP)
-                    over.wait(2.5)  # longer than the lease
+                    over.wait(3.0)  # longer than the lease
                     process.send_signal(signal.SIGCONT)
             for sender in senders:
                 sender.join(timeout=300)
