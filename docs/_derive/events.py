@@ -7,7 +7,7 @@ from typing import get_type_hints
 from attrs import fields
 
 from _derive.markdown import code, inline, table
-from rbim.callbacks.events.types import Event, Message, Notification, UnknownEvent
+from rbim.callbacks.events import Event, Message, Notification, UnknownEvent
 from rbim.operations.base import wire_names
 
 __all__ = ["event_classes", "event_fields"]
@@ -65,6 +65,6 @@ def event_classes() -> str:
 
 def _type_name(hint: object) -> str:
     text = hint.__name__ if isinstance(hint, type) and not getattr(hint, "__args__", ()) else str(hint)
-    for prefix in ("rbim.callbacks.events.enums.", "rbim.callbacks.events.fields.", "collections.abc.", "typing."):
+    for prefix in ("rbim.callbacks.events.", "rbim.callbacks.events.", "collections.abc.", "typing."):
         text = text.replace(prefix, "")
     return text

@@ -13,23 +13,20 @@ from rbim._support.lazy_names import lazy_names
 if TYPE_CHECKING:
     from rbim.callbacks.delivery import Delivery as Delivery, delivery_of as delivery_of
     from rbim.callbacks.diagnosis import Finding as Finding, explain as explain
-    from rbim.callbacks.events.enums import (
-        ClientType as ClientType,
-        ConvType as ConvType,
-        MsgType as MsgType,
-        Notice as Notice,
-    )
-    from rbim.callbacks.events.fields import Account as Account
-    from rbim.callbacks.events.parsing import parse as parse
-    from rbim.callbacks.events.types import (
+    from rbim.callbacks.events import (
+        Account as Account,
         At as At,
         Audio as Audio,
+        ClientType as ClientType,
+        ConvType as ConvType,
         Event as Event,
         File as File,
         FileCompress as FileCompress,
         Link as Link,
         Location as Location,
         Message as Message,
+        MsgType as MsgType,
+        Notice as Notice,
         Notification as Notification,
         Picture as Picture,
         TeamAddAdmin as TeamAddAdmin,
@@ -49,6 +46,7 @@ if TYPE_CHECKING:
         Text as Text,
         UnknownEvent as UnknownEvent,
         Video as Video,
+        parse as parse,
     )
     from rbim.callbacks.inbox.memory import MemorySink as MemorySink
     from rbim.callbacks.inbox.protocols import (

@@ -7,10 +7,17 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rbim._support.text import one_line
-from rbim.callbacks.events.enums import ConvType
-from rbim.callbacks.events.fields import Account, accounts, flag
-from rbim.callbacks.events.parsing import document_of, parse
-from rbim.callbacks.events.types import IN_GROUPS, conversation_of, event_class
+from rbim.callbacks.events import (
+    IN_GROUPS,
+    Account,
+    ConvType,
+    accounts,
+    conversation_of,
+    document_of,
+    event_class,
+    flag,
+    parse,
+)
 from rbim.callbacks.signature import Reason
 from rbim.errors import CallbackRejected
 from rbim.wire.quirks import read_text
@@ -18,7 +25,7 @@ from rbim.wire.quirks import read_text
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from rbim.callbacks.events.types import Event
+    from rbim.callbacks.events import Event
     from rbim.dialect import Dialect
 
 __all__ = ["Delivery", "delivery_of"]

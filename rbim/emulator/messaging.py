@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
-from rbim.callbacks.events.enums import ConvType, Notice
+from rbim.callbacks.events import ConvType, Notice
 from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.copies.messages import CopiedMessage
 from rbim.emulator.copies.targets import Destination, sender_to, split_url

@@ -18,7 +18,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from rbim.callbacks.events.types import Event
+    from rbim.callbacks.events import Event
     from rbim.client.client import AsyncClient
     from rbim.credentials import Credentials
     from rbim.dialect import Dialect
@@ -129,7 +129,7 @@ class Inbox:
         """
         from datetime import UTC, datetime
 
-        from rbim.callbacks.events.parsing import document_of, parse
+        from rbim.callbacks.events import document_of, parse
         from rbim.callbacks.signature import Policy, Rejected, verify
         from rbim.errors import CallbackRejected
 

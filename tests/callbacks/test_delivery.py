@@ -13,8 +13,7 @@ from helpers.credentials import APP_ID, OTHER_APP
 from helpers.deliveries import bytes_of
 from rbim._support import json as rbim_json
 from rbim.callbacks.delivery import Delivery, delivery_of
-from rbim.callbacks.events.fields import Account
-from rbim.callbacks.events.types import Event
+from rbim.callbacks.events import Account, Event
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from attrs import define, field
 
 from rbim.callbacks import Backoff, Policy, Receiver, Router, SqliteInbox, Worker
-from rbim.callbacks.events.enums import ConvType
+from rbim.callbacks.events import ConvType
 from rbim.emulator import Emulator
 from rbim.emulator.copies.messages import CopiedMessage
 from rbim.emulator.copies.targets import signed
@@ -446,7 +446,7 @@ class InboxScenario(Scenario):
         except Killed:
             return
         except BaseException as error:
-            known = isinstance(error, (RbimError, sqlite3.Error, BaseExceptionGroup))
+            known = isinstance(error, (RbimError, sqlite3.Error, BaseExceptionGroup, ConnectionError))  # of the pool
             world.note(process.name, f"fails: {type(error).__name__}: {str(error)[:120]}")
             world.check("a process ends only by an error of its files or handlers", known, repr(error))
         self.ended.add(process)

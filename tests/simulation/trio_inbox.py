@@ -24,7 +24,7 @@ from anyio._backends import _trio as anyio_trio
 from attrs import define, field
 
 from rbim.callbacks import Backoff, Receiver, Router, SqliteInbox
-from rbim.callbacks.events.enums import ConvType
+from rbim.callbacks.events import ConvType
 from rbim.emulator.copies.messages import CopiedMessage
 from rbim.emulator.copies.targets import signed
 from rbim.storage import executor

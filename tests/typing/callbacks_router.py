@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, assert_type
 
-from rbim.callbacks.events.enums import ConvType
-from rbim.callbacks.events.types import Event, Message, TeamKick, Text, UnknownEvent
+from rbim.callbacks.events import ConvType, Event, Message, TeamKick, Text, UnknownEvent
 from rbim.callbacks.worker.router import CallNext, HandlerContext, Router
 from rbim.callbacks.worker.worker import Worker
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from attrs import frozen
 
-from rbim.callbacks.events.types import Event, class_names
+from rbim.callbacks.events import Event, class_names
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from rbim.callbacks.events.parsing import document_of
+from rbim.callbacks.events import document_of
 from rbim.errors import CallbackRejected
 
 if TYPE_CHECKING:

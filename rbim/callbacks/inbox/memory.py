@@ -14,7 +14,7 @@ from anyio.lowlevel import checkpoint
 from attrs import define
 
 from rbim._support.event_loops import waker
-from rbim.callbacks.events.parsing import parse
+from rbim.callbacks.events import parse
 from rbim.callbacks.inbox.sqlite import INBOX
 from rbim.callbacks.inbox.statements import BY_KEY, DEAD, DONE, QUARANTINED
 from rbim.callbacks.inbox.store import InboxStore
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from rbim.callbacks.delivery import Delivery
-    from rbim.callbacks.events.types import Event
+    from rbim.callbacks.events import Event
     from rbim.callbacks.inbox.protocols import OtherContent
     from rbim.callbacks.inbox.stored import Commits
     from rbim.clock import Clock

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from rbim.callbacks.delivery import Delivery
-    from rbim.callbacks.events.types import Event
+    from rbim.callbacks.events import Event
 
 
 __all__ = ["Archive", "Backlog", "Claim", "Counts", "DeadLetter", "Inbox", "LeaseLost", "OtherContent", "Sink"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
 
-    from rbim.callbacks.events.types import Event
+    from rbim.callbacks.events import Event
     from rbim.callbacks.inbox.protocols import Backlog, Claim, Counts, DeadLetter
     from rbim.callbacks.inbox.store import InboxStore
     from rbim.clock import Clock

@@ -12,7 +12,7 @@ from attrs import define, evolve
 from rbim._support.asgi import TooLarge, body_of
 from rbim._support.text import one_line
 from rbim.callbacks.delivery import delivery_of
-from rbim.callbacks.events.parsing import as_utf8
+from rbim.callbacks.events import as_utf8
 from rbim.callbacks.inbox.protocols import OtherContent
 from rbim.callbacks.observers import (
     Accepted,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, cast
 
 import anyio
 
 from rbim.callbacks.signature import Keys, keys_of
-from rbim.callbacks.worker.attempt import ForeignCode, outcome
+from rbim.callbacks.worker.attempt import ForeignCode, result_of
 from rbim.callbacks.worker.router import is_async
 from rbim.credential_source import CredentialSource
 from rbim.credentials import Credentials
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from rbim.clock import Clock
     from rbim.observers import Log
 
-__all__ = ["CallbackCredentials", "CallbackCredentialsProvider", "KeyRing", "key_ring"]
+__all__ = ["CallbackCredentials", "CallbackCredentialsProvider", "KeyRing"]
 
 CallbackCredentials = Credentials | Iterable[Credentials]
 """Credentials of one application or several, the current token of each first."""
@@ -47,13 +46,28 @@ FORM = "Credentials(app_id=..., app_token=...), a list of them, or a function th
 
 
 class KeyRing:
-    """The keys of now. Enter it before use, in the event loop of the receiver."""
+    """The keys of now. Enter it before use, in the event loop of the receiver.
+
+    No message shows credentials of a wrong type: they may be a token.
+    """
 
     def __init__(
-        self, provider: CallbackCredentialsProvider | Keys, *, clock: Clock, log: Log, grace: float, pause: float
+        self,
+        credentials: CallbackCredentials | Keys | CallbackCredentialsProvider,
+        *,
+        clock: Clock,
+        log: Log,
+        grace: float,
+        pause: float,
     ) -> None:
-        self._keys = provider if isinstance(provider, Keys) else None
-        self._provider = None if isinstance(provider, Keys) else provider
+        self._keys: Keys | None = None
+        self._provider: CallbackCredentialsProvider | None = None
+        if isinstance(credentials, Keys):
+            self._keys = credentials
+        elif callable(credentials) and not isinstance(credentials, (type, Credentials)):
+            self._provider = credentials
+        else:
+            self._keys = keys_of(_listed(credentials))
         self._clock = clock
         self._log = log
         self._grace = grace
@@ -119,19 +133,16 @@ class KeyRing:
     async def _in_thread(self, provider: CallbackCredentialsProvider) -> object:
         if self._in_its_thread:
             raise TimeoutError("it has not ended since the last question")
-        answer, error = await anyio.to_thread.run_sync(
-            self._call, provider, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
-        )
-        if error is not None:
-            raise error
-        return answer
 
-    def _call(self, provider: CallbackCredentialsProvider) -> tuple[object, GeneratorExit | None]:
-        self._in_its_thread = True
-        try:
-            return outcome(provider)
-        finally:
-            self._in_its_thread = False
+        def call() -> tuple[object]:
+            self._in_its_thread = True
+            try:
+                return result_of(provider)
+            finally:
+                self._in_its_thread = False
+
+        (answer,) = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+        return answer
 
     def _use(self, current: tuple[Credentials, ...]) -> bool:
         self._logged_at = -inf
@@ -158,23 +169,6 @@ class KeyRing:
             self._logged_at = now
             text = str(error) if isinstance(error, RbimError) else type(error).__name__
             self._log.error("the credentials provider failed (%s); the keys that it returned before go on", text)
-
-
-def key_ring(
-    credentials: CallbackCredentials | Keys | CallbackCredentialsProvider,
-    *,
-    clock: Clock,
-    log: Log,
-    grace: float,
-    pause: float,
-) -> KeyRing:
-    """Return the keys of a receiver. No message shows credentials of a wrong type: they may be a token."""
-    ring = partial(KeyRing, clock=clock, log=log, grace=grace, pause=pause)
-    if isinstance(credentials, Keys):
-        return ring(credentials)
-    if callable(credentials) and not isinstance(credentials, (type, Credentials)):
-        return ring(credentials)
-    return ring(keys_of(_listed(credentials)))
 
 
 def _listed(credentials: object) -> tuple[Credentials, ...]:

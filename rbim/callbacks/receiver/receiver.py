@@ -16,15 +16,15 @@ from attrs import evolve
 from rbim._support.asgi import lifespan
 from rbim._support.text import quoted
 from rbim.callbacks.observers import Observers
-from rbim.callbacks.receiver.host_task import HostTask
 from rbim.callbacks.receiver.intake import Intake
-from rbim.callbacks.receiver.key_ring import key_ring
+from rbim.callbacks.receiver.key_ring import KeyRing
 from rbim.callbacks.receiver.replies import NOT_POST, Health, read_queue, reply_of
 from rbim.callbacks.receiver.spool import Spool
 from rbim.callbacks.receiver.wsgi import ReceiverWsgi
 from rbim.callbacks.signature import Policy
-from rbim.callbacks.worker.backoff import Backoff, Supervision
+from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.router import Resource, Router
+from rbim.callbacks.worker.supervision import HostTask, Supervision
 from rbim.callbacks.worker.worker import Worker, WorkerSettings
 from rbim.clock import SystemClock
 from rbim.credentials import callback_credentials_from_env
@@ -156,7 +156,7 @@ class Receiver(Generic[Resource]):
         self.name = name
         notified = Observers(checked(observers), self.clock.monotonic, receiver=name)
         self._log = notified.log
-        self._ring = key_ring(credentials, clock=self.clock, log=notified.log, grace=grace, pause=refresh_pause)
+        self._ring = KeyRing(credentials, clock=self.clock, log=notified.log, grace=grace, pause=refresh_pause)
         self._spools = mode == "normal"
         self._spool = self._spool_for(spool, budget, notified, needed=self._spools)
         self._intake = Intake(

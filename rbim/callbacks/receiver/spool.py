@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import sys
 from collections import defaultdict
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack, closing, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from inspect import signature
@@ -23,7 +25,7 @@ from rbim.storage.in_place import InPlace
 from rbim.storage.sqlite import Database, FileKind
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from rbim.callbacks.inbox.protocols import Sink
     from rbim.clock import Clock
 
-__all__ = ["Spool"]
+__all__ = ["Spool", "refused_in"]
 
 # Theory of operation: a delivery in the file, which is one queue in the order of ``number``.
 #
@@ -41,13 +43,12 @@ __all__ = ["Spool"]
 #             when the file is opened again.
 #   (absent)  The sink has stored it, and the file has forgotten it.
 #
-# While anything waits, ``holds`` is True and the receiver puts every delivery here. forward() takes deliveries from the
-# front, BATCH at a time, and offers them to the sink: all at once to a sink with chains (one chain for each conversation),
-# one after the other in each conversation to another sink. Those that it has stored are deleted in one transaction.
+# While anything waits, ``holds`` is True and the receiver puts every delivery here. forward() takes the first BATCH
+# deliveries and offers them to the sink: all at once to a sink with chains (one chain for each conversation), one after the
+# other in each conversation to another sink. One transaction deletes those that it has stored and reads the next ones.
 #
-# A conversation of which a delivery was not stored has failed: its later ones are passed over until forward() begins again
-# at the front, after a pause that grows (PAUSES). So it holds up no other conversation. After MISSES batches in a row of
-# which the sink stored nothing, the sink is down: then each further batch waits for the pause.
+# A conversation of which a delivery was not stored is passed over for a pause that grows (PAUSES), so that it holds up no
+# other. After MISSES batches in a row of which the sink stored nothing, the sink is down: then each batch waits for a pause.
 #
 # What must always hold:
 # - A delivery is deleted only after the sink has stored it: none is dropped.
@@ -64,18 +65,19 @@ SCHEMA = (
         refused TEXT,
         body BLOB NOT NULL
     )""",
-    "CREATE INDEX delivery_waiting ON delivery (conversation) WHERE refused IS NULL",
+    "CREATE INDEX delivery_waiting ON delivery (number) WHERE refused IS NULL",
 )
 # versions 1 and 2 were the tables of an inbox
 SPOOL = FileKind(name="a spool", mark=b"rbsp", schema=((), (), SCHEMA), oldest=3, secure_delete=True)
 
 INSERT = "INSERT INTO delivery (conversation, app_id, received, body) VALUES (?, ?, ?, ?)"
-NEXT = """SELECT number, conversation, app_id, received, body FROM delivery
-    WHERE number > ? AND refused IS NULL ORDER BY number LIMIT ?"""
+NEXT = """SELECT number, conversation, app_id, received, body FROM delivery INDEXED BY delivery_waiting
+    WHERE refused IS NULL AND conversation NOT IN (SELECT value FROM json_each(?)) ORDER BY number LIMIT ?"""
 COUNT = "SELECT count(*) FROM delivery WHERE refused IS NULL"
 ANY = "SELECT 1 FROM delivery WHERE refused IS NULL LIMIT 1"
 DELETE = "DELETE FROM delivery WHERE number = ?"
 REFUSE = "UPDATE delivery SET refused = ? WHERE number = ?"
+REFUSED = "SELECT refused FROM delivery WHERE refused IS NOT NULL ORDER BY number"
 OFFER_AGAIN = "UPDATE delivery SET refused = NULL WHERE refused IS NOT NULL"
 
 BATCH = 256
@@ -126,11 +128,19 @@ class _File:
         values = (delivery.conversation, delivery.app_id, delivery.received.timestamp(), delivery.body)
         self._database.execute(INSERT, values)
 
-    def settle(self, stored: Sequence[int], refused: Sequence[tuple[str, int]], after: int) -> list[_Row]:
-        """Forget deliveries that are stored, mark those that are refused, and return the next ones after a number."""
+    def settle(self, stored: Sequence[int], refused: Sequence[tuple[str, int]], pausing: Sequence[str]) -> list[_Row]:
+        """Forget deliveries that are stored, mark those that are refused; return the next ones of other conversations."""
         self._database.executemany(DELETE, [(number,) for number in stored])
         self._database.executemany(REFUSE, refused)
-        return [_Row(*row) for row in self._database.execute(NEXT, (after, BATCH))]
+        return [_Row(*row) for row in self._database.execute(NEXT, (json.dumps(pausing), BATCH))]
+
+
+def refused_in(path: Path) -> list[str]:
+    """Return why the sink refused the deliveries that a spool keeps for good, an error for each; none without the file."""
+    if not path.exists():
+        return []
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        return [error for (error,) in database.execute(REFUSED)]
 
 
 class Spool:
@@ -179,28 +189,23 @@ class Spool:
 
     async def forward(self) -> None:  # noqa: C901, PLR0912, PLR0915  # one loop, in order
         """Forward deliveries to the sink, which is entered, until cancelled."""
-        at, failures, misses = 0, 0, 0
-        failed: set[str] = set()  # conversations, since this began at the front
-        again = 0.0  # when it begins there again
         stored: list[int] = []
         refused: list[tuple[str, int]] = []
+        failed: dict[str, tuple[int, float]] = {}  # conversations: how often in a row, and until when they are passed over
+        failures = misses = 0  # of the file, and of the sink
         while True:
-            if failed and self._clock.monotonic() >= again:
-                at, failed = 0, set[str]()
-            puts, self._news = self._puts, anyio.Event()
+            puts, self._news, now = self._puts, anyio.Event(), self._clock.monotonic()
+            pausing = {name: again for name, (_, again) in failed.items() if again > now}
+            rows: list[_Row] = []
             try:
-                rows: list[_Row] = []
-                waits = await self._commits.read(self._file.any)
-                self.holds |= waits
-                if waits and getattr(self._sink, "ready", True) is False:
-                    await anyio.sleep(POLL)
-                    continue
-                if waits or stored or refused:
-                    rows = await self._commits.run(partial(self._file.settle, stored, refused, at))
+                if not self.holds and await self._commits.read(self._file.any):
+                    self.holds = True
+                if self.holds and getattr(self._sink, "ready", True) is not False:
+                    rows = await self._commits.run(partial(self._file.settle, stored, refused, [*pausing]))
                     stored, refused = [], []
-                    waits = await self._commits.read(self._file.any)
-                if self.holds and not (rows or waits):  # a command runs after what was put before; a read need not
-                    waits = await self._commits.run(self._file.any)
+                    # a command runs after what was put before; and more may be put meanwhile
+                    self.holds = bool(rows) or await self._commits.run(self._file.any) or self._puts != puts
+                failures = 0
             except Exception:
                 failures += 1
                 pause = PAUSES.pause(failures) or PAUSES.most
@@ -208,105 +213,71 @@ class Spool:
                 await self._clock.sleep(pause)
                 continue
             if not rows:
-                if not waits:
-                    at, failures, failed = 0, 0, set[str]()
-                    self.holds = self._puts != puts
-                elif not failed:  # another process has put it there meanwhile
-                    at = 0
-                    continue
-                until_again = max(0.0, again - self._clock.monotonic())
-                with self._clock.scope(until_again) if failed else nullcontext(), anyio.move_on_after(POLL):
+                seconds = min(pausing.values(), default=now) - now
+                with self._clock.scope(seconds) if pausing else nullcontext(), anyio.move_on_after(POLL):
                     await self._news.wait()
                 continue
-            at = rows[-1].number
-            offered = [row for row in rows if row.conversation not in failed]
-            stored, first_unstored = await self._offer(offered)
-            new: list[tuple[_Row, BaseException]] = []  # failures
-            for row, error in first_unstored:
-                if error is None:  # the time was over before its turn
-                    at = min(at, row.number - 1)
-                elif isinstance(error, InvalidRequest):
-                    at = min(at, row.number)
-                    refused.append((self._refuse(row, error), row.number))
+
+            conversations: dict[str, list[_Row]] = defaultdict(list)
+            for row in rows:
+                conversations[row.conversation].append(row)
+            errors = await self._offer(rows, conversations)
+            stored = [row.number for row in rows if row.number not in errors]
+            new: list[tuple[_Row, BaseException]] = []
+            for name, of_one in conversations.items():
+                first = next((row for row in of_one if row.number in errors), None)
+                if first is None:
+                    failed.pop(name, None)
+                    continue
+                error = errors[first.number]
+                if error is None:
+                    if first is not of_one[0]:
+                        continue  # the time was over before its turn
+                    error = TimeoutError(f"the sink took longer than {self._budget:g} s")
+                if isinstance(error, InvalidRequest):
+                    refused.append((str(error), first.number))
+                    problem = f"the sink refuses it: {error}; it stays in {self._path}, and is offered again after a restart"
+                    self._observers.notify(Quarantined, key=first.delivery().key, problem=problem)
                 else:
-                    if not failed:
-                        failures += 1
-                        again = self._clock.monotonic() + (PAUSES.pause(failures) or PAUSES.most)
-                    failed.add(row.conversation)
-                    new.append((row, error))
+                    new.append((first, error))
+                    times = failed[name][0] + 1 if name in failed else 1
+                    failed[name] = times, self._clock.monotonic() + (PAUSES.pause(times) or PAUSES.most)
             if new:
-                self._report(*new[0], conversations=len(new))
-            misses = misses + 1 if offered and not stored and not refused else 0
+                key, failure = new[0][0].delivery().key, failure_of(new[0][1])
+                others = f" and those of {len(new) - 1} more conversations" if len(new) > 1 else ""
+                text = "event %s%s stays in the spool, and is offered to the sink again: %s"
+                self._observers.log.warning(text, key, others, failure.line, extra={"rbim_key": key})
+            misses = 0 if stored or refused else misses + 1
             if misses >= MISSES:
-                pause = PAUSES.pause(misses) or PAUSES.most
-                await self._clock.sleep(pause)
-                again = self._clock.monotonic() + pause
+                await self._clock.sleep(PAUSES.pause(misses) or PAUSES.most)
 
-    async def _offer(  # noqa: C901  # with the functions of its tasks
-        self, rows: Sequence[_Row]
-    ) -> tuple[list[int], list[tuple[_Row, BaseException | None]]]:
-        """Offer deliveries to the sink: return the numbers of those that it stored, and the first others, with their errors.
-
-        These are, of each conversation, the first delivery that was not stored; None is for one whose turn did not come.
-        """
-        conversations: dict[str, list[_Row]] = defaultdict(list)
-        for row in rows:
-            conversations[row.conversation].append(row)
-        stored: set[int] = set()
-        errors: dict[int, BaseException] = {}
-
-        async def offer(row: _Row, **chain: Chain) -> bool:
-            code = ForeignCode()
-            try:
-                result = await self._accept(row.delivery(), **chain)
-            except BaseException as error:
-                if not code.failed(error):
-                    raise
-                errors[row.number] = error
-                for each in chain.values():
-                    each.fail(error)
-                return False
-            stored.add(row.number)
-            if isinstance(result, OtherContent):
-                self._observers.notify(Quarantined, key=result.key, problem=result.problem, other_content=True)
-            return True
-
-        following = iter(rows)
-        chains = {conversation: Chain() for conversation in conversations}
+    async def _offer(
+        self, rows: Sequence[_Row], conversations: Mapping[str, Sequence[_Row]]
+    ) -> dict[int, BaseException | None]:
+        """Offer deliveries to the sink; return the numbers of those that it did not store, with the error, if any."""
+        errors: dict[int, BaseException | None] = dict.fromkeys(row.number for row in rows)
+        chains: dict[str, dict[str, Chain]] = {name: {"chain": Chain()} if self._chained else {} for name in conversations}
+        lots = [[row] for row in rows] if self._chained else [*conversations.values()]
+        following = iter(lots)
 
         async def offer_next() -> None:  # in order, whichever task begins first
-            row = next(following)
-            await offer(row, chain=chains[row.conversation])
-
-        async def offer_in_turn(of_one: Sequence[_Row]) -> None:
-            for row in of_one:
-                if not await offer(row):
+            for row in next(following):
+                code, chain = ForeignCode(), chains[row.conversation]
+                try:
+                    result = await self._accept(row.delivery(), **chain)
+                except BaseException as error:
+                    if not code.failed(error):
+                        raise
+                    errors[row.number] = error
+                    for each in chain.values():
+                        each.fail(error)
                     return
+                del errors[row.number]
+                if isinstance(result, OtherContent):
+                    self._observers.notify(Quarantined, key=result.key, problem=result.problem, other_content=True)
 
         with self._clock.scope(self._budget):
             async with anyio.create_task_group() as tasks:
-                if self._chained:
-                    for _ in rows:
-                        tasks.start_soon(offer_next)
-                else:
-                    for of_one in conversations.values():
-                        tasks.start_soon(offer_in_turn, of_one)
-        too_slow = TimeoutError(f"the sink took longer than {self._budget:g} s")
-        unstored: list[tuple[_Row, BaseException | None]] = []
-        for of_one in conversations.values():
-            first = next((row for row in of_one if row.number not in stored), None)
-            if first is not None:
-                unstored.append((first, errors.get(first.number, None if of_one[0].number in stored else too_slow)))
-        return [*stored], unstored
-
-    def _refuse(self, row: _Row, error: InvalidRequest) -> str:
-        """Report that the sink will never store a delivery; return why."""
-        problem = f"the sink refuses it: {error}; it stays in {self._path}, and is offered again after a restart"
-        self._observers.notify(Quarantined, key=row.delivery().key, problem=problem)
-        return str(error)
-
-    def _report(self, row: _Row, error: BaseException, *, conversations: int) -> None:
-        key, failure = row.delivery().key, failure_of(error)
-        others = f" and those of {conversations - 1} more conversations" if conversations > 1 else ""
-        text = "event %s%s stays in the spool, and is offered to the sink again: %s"
-        self._observers.log.warning(text, key, others, failure.line, extra={"rbim_key": key})
+                for _ in lots:
+                    tasks.start_soon(offer_next)
+        return errors

@@ -1,27 +1,17 @@
-"""One attempt to handle one event: calls the handler within its timeout; separates its failure from the worker's end."""
+"""Code of the application in an attempt: threads for plain functions, and its failures apart from the worker's end."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import re
 import traceback
-from functools import partial
 from math import inf
 from threading import current_thread, main_thread
 from time import monotonic
 from types import coroutine
 from typing import TYPE_CHECKING, Any, cast
 
-from anyio import (
-    CancelScope,
-    CapacityLimiter,
-    current_effective_deadline,
-    get_cancelled_exc_class,
-    get_current_task,
-    to_thread,
-)
-from anyio.lowlevel import checkpoint
+from anyio import CancelScope, CapacityLimiter, current_effective_deadline, get_cancelled_exc_class, to_thread
 from attrs import field, frozen
 
 from rbim._support.event_loops import later
@@ -30,9 +20,6 @@ from rbim._support.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
-
-    from rbim.callbacks.worker.router import HandlerCall
-    from rbim.clock import Clock
 
 __all__ = [
     "ForeignCode",
@@ -43,14 +30,13 @@ __all__ = [
     "being_cancelled",
     "caller_error",
     "failure_of",
-    "outcome",
-    "perform",
+    "result_of",
+    "timed",
 ]
 
 MOST_OF_TRACE = 20_000  # characters of a traceback that are kept, half of them from each end
 MOST_OF_LINE = 300
 BLOCKED = 0.5  # seconds for which a step of an async handler may hold the event loop without a report
-CANCELLED_TURNS = 5  # turns of the loop in which a cancellation of all tasks has reached the worker
 
 # asyncio's words for a future or a lock of another loop, and asyncpg's for a connection that two loops use
 _FOREIGN_LOOP = re.compile("different (event )?loop|loop other than the current|another operation is in progress")
@@ -114,7 +100,6 @@ class ForeignCode:
     """Judges what a handler or a provider raised, in the task that calls it. Make one before the call."""
 
     def __init__(self) -> None:
-        self._task = _task_id()
         self._cancels = _cancel_count()
 
     @property
@@ -129,9 +114,7 @@ class ForeignCode:
         """
         if isinstance(error, KeyboardInterrupt):
             return current_thread() is not main_thread()
-        if isinstance(error, GeneratorExit):
-            return _task_id() == self._task  # the coroutine is not closed from outside
-        if being_cancelled() and _has_no_error(error):
+        if isinstance(error, GeneratorExit) or (being_cancelled() and _has_no_error(error)):
             return False
         _uncancel(self._cancels)
         return True
@@ -160,16 +143,16 @@ class Threads:
         """
         called = False
 
-        def call() -> tuple[Any, GeneratorExit | None]:
+        def call() -> tuple[Any]:
             nonlocal called
             called = True
-            return outcome(function)
+            return result_of(function)
 
         with CancelScope(shield=True) as scope:
             self._waiting.add(scope)
             no_report = later(timeout, hung)
             try:
-                result, error = await to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
+                (result,) = await to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
             except RuntimeError as failure:
                 if called:
                     raise
@@ -177,8 +160,6 @@ class Threads:
             finally:
                 no_report()
                 self._waiting.discard(scope)
-            if error is not None:
-                raise error
             return result
         raise ThreadAbandoned
 
@@ -188,63 +169,25 @@ class Threads:
             scope.cancel()
 
 
-def outcome(function: Callable[[], Any]) -> tuple[Any, GeneratorExit | None]:
-    """Call a function in a thread: return what it returns (trio's threads refuse a bare awaitable) or its GeneratorExit.
+def result_of(function: Callable[[], Any]) -> tuple[Any]:
+    """Call a function in a thread; return its result in a tuple, since trio's threads refuse a bare awaitable.
 
-    An event loop that raised it would close the coroutine that waits for the thread.
+    A GeneratorExit becomes a RuntimeError: an event loop that raised it would close the coroutine that waits for the thread.
     """
     try:
-        return function(), None
+        return (function(),)
     except GeneratorExit as error:
-        return None, error
-
-
-async def perform(  # noqa: PLR0913  # each by keyword
-    call: HandlerCall,
-    *,
-    clock: Clock,
-    timeout: float,  # noqa: ASYNC109  # by the clock
-    threads: Threads,
-    hung: Callable[[], object],
-    blocked: Callable[[float], object],
-    cancelled: Callable[[], object] = bool,
-) -> HandlerFailure | None:
-    """Call a handler and return its failure, or None. Raises only errors that also end the worker, ThreadAbandoned, and
-    NoThread.
-
-    A coroutine has ``timeout`` seconds by the clock; ``blocked`` is called after each of its steps that held the event loop
-    for too long, with the seconds. A plain function runs in a thread and cannot be stopped: after ``timeout`` seconds
-    ``hung`` is called once. It is waited for until the threads are abandoned.
-    """
-    code = ForeignCode()
-    run = partial(call.run, partial(threads.run, timeout=timeout, hung=hung))
-    try:
-        if call.blocking:
-            result = await run()
-            if inspect.isawaitable(result):  # a decorator hid the async function
-                await _in_time(_timed(lambda: result, blocked), clock, timeout)
-        else:
-            await _in_time(_timed(run, blocked), clock, timeout)
-        if code.cancelled_itself:
-            await checkpoint()  # the cancellation is delivered here
-    except (ThreadAbandoned, NoThread):
-        raise
-    except BaseException as error:  # sys.exit() in a handler is that handler's failure and ends no other
-        if not code.failed(error):
-            raise
-        if isinstance(error, get_cancelled_exc_class()):
-            cancelled()
-            for _ in range(CANCELLED_TURNS):  # was the worker cancelled, too? Then this is its end
-                await checkpoint()
-        return failure_of(error)
-    return None
+        raise RuntimeError(f"it raised {error!r}") from error
 
 
 @coroutine
-def _timed(run: Callable[[], Awaitable[Any]], blocked: Callable[[float], object]) -> Generator[Any, Any, Any]:
-    """Await what ``run`` returns, with a look at how long each step takes: nothing else runs in the loop meanwhile."""
+def timed(awaitable: Awaitable[Any], blocked: Callable[[float], object]) -> Generator[Any, Any, Any]:
+    """Await something; call ``blocked`` with the seconds of each step that held the event loop for too long.
+
+    A GeneratorExit becomes a RuntimeError, unless the coroutine is closed from outside.
+    """
     began = monotonic()
-    steps = run().__await__()
+    steps = awaitable.__await__()
     value: Any = None
     error: BaseException | None = None
     while True:
@@ -252,6 +195,10 @@ def _timed(run: Callable[[], Awaitable[Any]], blocked: Callable[[float], object]
             wait = steps.send(value) if error is None else steps.throw(error)
         except StopIteration as done:
             return done.value
+        except GeneratorExit as raised:
+            if isinstance(error, GeneratorExit):
+                raise
+            raise RuntimeError(f"it raised {raised!r}") from raised
         finally:
             if (took := monotonic() - began) > BLOCKED:
                 blocked(took)
@@ -268,20 +215,6 @@ def _has_no_error(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return cast("BaseExceptionGroup[BaseException]", error).subgroup(Exception) is None
     return isinstance(error, get_cancelled_exc_class())
-
-
-def _task_id() -> int | None:
-    try:
-        return get_current_task().id
-    except Exception:  # outside an event loop
-        return None
-
-
-async def _in_time(handler: Awaitable[object], clock: Clock, seconds: float) -> None:
-    with clock.scope(seconds) as scope:
-        await handler
-    if scope.cancelled_caught:
-        raise TimeoutError(f"the handler took longer than {seconds:g} s")
 
 
 def _cancel_count() -> int:

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 from attrs import field, frozen
 
 from rbim._support.text import empty
-from rbim.callbacks.events.parsing import parse
-from rbim.callbacks.events.types import Event
+from rbim.callbacks.events import Event, parse
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from rbim.callbacks.events.enums import ConvType
+    from rbim.callbacks.events import ConvType
     from rbim.callbacks.inbox.protocols import Claim
     from rbim.dialect import Dialect
 

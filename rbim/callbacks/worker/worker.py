@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
-from contextlib import AsyncExitStack, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
-from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 from attrs import evolve, field, frozen
 
@@ -36,20 +36,22 @@ from rbim.callbacks.worker.attempt import (
     Threads,
     being_cancelled,
     failure_of,
-    perform,
+    timed,
 )
-from rbim.callbacks.worker.backoff import Backoff, Supervision
+from rbim.callbacks.worker.backoff import Backoff
+from rbim.callbacks.worker.supervision import HostTask, Supervision
 from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
 from rbim.validators import above_zero, at_least_one
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
     from typing import Self
 
     import attrs
+    from anyio.abc import TaskStatus
 
     from rbim.callbacks.inbox.protocols import Backlog, Claim, Inbox
     from rbim.callbacks.worker.router import HandlerCall, HandlerCalls
@@ -100,6 +102,7 @@ PATIENCE = 15.0
 RENEW_AGAIN = 1.0
 """Seconds after which a renewal of the leases that failed is tried again."""
 
+CANCELLED_TURNS = 5  # turns of the loop in which a cancellation of all tasks has reached the worker
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between two tries with a backlog that failed
 NOT_RELEASED = "could not be released; its lease will expire"
 CRASHED = "its process or its worker ended %d times while it was handled, the last %d times with nothing else beside it"
@@ -176,10 +179,8 @@ class Worker:
         self._clock, self._observers, self._log = settings.clock, settings.observers, settings.observers.log
         self._around = around
         self.supervision = supervision or Supervision("worker", settings.observers, settings.clock)
-        self._entered = AsyncExitStack()
-        self._failure: Exception | None = None
+        self._call_soon: Callable[[Callable[[], object]], None] | None = None
         self._stopped = False
-        self._pausing: anyio.CancelScope | None = None
         self._run: _Run | None = None
 
     def stop(self) -> None:
@@ -189,28 +190,16 @@ class Worker:
         stopped worker does not run again.
         """
         self._stopped = True
-        run, pausing = self._run, self._pausing
+        run, call_soon = self._run, self._call_soon
         if run is not None:
             run.call_soon(run.stop)
-        if pausing is not None:
-            pausing.cancel()
-
-    def _is_stopped(self) -> bool:  # a type checker does not expect that an attribute changes meanwhile
-        return self._stopped
-
-    # ------------------------------------------------------------------------------ supervision
+        if call_soon is not None:
+            call_soon(self._stop_asked.set)
 
     async def __aenter__(self) -> Self:
-        begun, self._ended = anyio.Event(), anyio.Event()
-        async with AsyncExitStack() as entered:
-            tasks = await entered.enter_async_context(anyio.create_task_group())
-            self._scope = tasks.cancel_scope
-            tasks.start_soon(self._keep_running, begun)
-            await begun.wait()
-            if self._failure is None:
-                self._entered = entered.pop_all()
-        if self._failure is not None:
-            raise self._failure
+        self._call_soon, self._stop_asked = waker(), anyio.Event()
+        self._host = HostTask(self._running, self.supervision)
+        await self._host.__aenter__()
         return self
 
     async def __aexit__(
@@ -219,53 +208,20 @@ class Worker:
         if error is None or self._stopped:
             self.stop()
         else:
-            self._scope.cancel()
-        await self._entered.__aexit__(None, None, None)  # without the block's error: a task group would wrap it
-        if self._failure is not None and error is None:
-            raise self._failure
+            self._host.cancel()
+        await self._host.__aexit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncGenerator[None, None]:
+        async with nullcontext() if self._around is None else self._around() as resource, anyio.create_task_group() as tasks:
+            await tasks.start(partial(self.run, resource=resource))
+            yield
 
     async def wait(self) -> None:
         """Wait in the ``async with`` block until the worker has ended, after :meth:`stop` in another task or thread."""
-        await self._ended.wait()
-
-    async def _keep_running(self, begun: anyio.Event) -> None:
-        """Run until it is stopped; whatever else ends a run is reported, and the next one begins after a pause."""
-
-        def started() -> None:
-            self.supervision.started()
-            begun.set()
-
-        try:
-            while not self._is_stopped():
-                code = ForeignCode()
-                failure: Exception = RuntimeError("around= has ended the worker")
-                try:
-                    async with nullcontext() if self._around is None else self._around() as resource:
-                        await self.run(resource=resource, task_status=_Started(started))
-                        return
-                except Exception as error:
-                    failure = error
-                except BaseException as error:
-                    if not code.failed(error):
-                        raise
-                    failure = RuntimeError(f"the worker was ended by {error!r}")
-                    failure.__cause__ = error
-                if self._is_stopped() or not begun.is_set():
-                    self._failure = failure
-                    return
-                code = ForeignCode()
-                try:
-                    with anyio.CancelScope() as self._pausing:
-                        await self._clock.sleep(self.supervision.ended(failure))
-                except BaseException as error:
-                    if not code.failed(error):
-                        raise
-        finally:
-            self.supervision.running = False
-            if self._failure is not None and begun.is_set():
-                self._log.error("the worker ended with an error: no more events are handled", exc_info=self._failure)
-            begun.set()
-            self._ended.set()
+        await self._stop_asked.wait()
+        while self._run is not None:
+            await self._run.over.wait()
 
     async def run(self, *, resource: object = None, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Handle events until :meth:`stop` is called. If it is cancelled before, what had begun is retried alone later.
@@ -285,17 +241,6 @@ class Worker:
                     await run.run()
         finally:
             self._run = None
-
-
-class _Started(TaskStatus[None]):
-    """Calls a function when a run of the worker has begun."""
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        self._call = call
-
-    def started(self, value: None = None) -> None:
-        del value
-        self._call()
 
 
 class _Leased:
@@ -342,7 +287,7 @@ class _Run:
         self._waiting: anyio.CancelScope | None = None
         self._renewing: anyio.CancelScope | None = None
         self._stop_asked = anyio.Event()
-        self._over = anyio.Event()
+        self.over = anyio.Event()
 
     async def run(self) -> None:
         """Handle events until it is stopped or cancelled."""
@@ -353,7 +298,7 @@ class _Run:
                 async with anyio.create_task_group() as self._tasks:
                     await self._claim_until_stopped()
             finally:
-                self._over.set()
+                self.over.set()
             self._scope.cancel()
 
     def stop(self) -> None:
@@ -368,11 +313,11 @@ class _Run:
             await self._stop_asked.wait()
             with self._clock.scope(self._settings.drain):
                 await self._discount([leased.claim for leased in self._leased])
-                await self._over.wait()
+                await self.over.wait()
             self._scope.cancel()
         finally:
             with anyio.CancelScope(shield=True), self._clock.scope(GRACE):
-                await self._over.wait()
+                await self.over.wait()
             self._threads.abandon()
 
     async def _discount(self, claims: Sequence[Claim]) -> None:
@@ -576,27 +521,53 @@ class _Run:
             if not self._leased and self._renewing is not None:
                 self._renewing.cancel()
 
-    async def _attempt(self, leased: _Leased, claim: Claim, call: HandlerCall) -> HandlerFailure | None:
-        """Call the handler, between the observations of its start and its end; return its failure, or None."""
-        settings, observers, failure, cancelled = self._settings, self._observers, None, True
-        began, about = self._clock.monotonic(), _handled_by(claim, call)
+    async def _attempt(  # noqa: C901  # the whole attempt, in order
+        self, leased: _Leased, claim: Claim, call: HandlerCall
+    ) -> HandlerFailure | None:
+        """Call the handler, between the observations of its start and its end; return its failure, or None.
+
+        A coroutine has ``timeout`` seconds by the clock. A plain function runs in a thread and cannot be stopped: it is
+        waited for until the threads are abandoned. Raises errors that also end the worker, ThreadAbandoned, and NoThread.
+        """
+        observers, timeout, about = self._observers, self._settings.timeout, _handled_by(claim, call)
+        began, code, cancelled = self._clock.monotonic(), ForeignCode(), True
+        failure: HandlerFailure | None = None
+
+        def report_hung() -> None:
+            observers.notify(HungHandler, seconds=timeout, **about)
+
+        def report_blocked(seconds: float) -> None:
+            observers.notify(LoopBlocked, handler=call.handler, seconds=seconds)
+
         if observers.wants(HandlingStarted):
             observers.notify(HandlingStarted, **about)
         try:
-            failure = await perform(
-                call,
-                clock=settings.clock,
-                timeout=settings.timeout,
-                threads=self._threads,
-                hung=lambda: observers.notify(HungHandler, seconds=settings.timeout, **about),
-                blocked=lambda seconds: observers.notify(LoopBlocked, handler=call.handler, seconds=seconds),
-                cancelled=lambda: setattr(leased, "cancelled", True),
-            )
-            cancelled = leased.cancelled = False
+            running: Any = call.run(partial(self._threads.run, timeout=timeout, hung=report_hung))
+            if call.blocking:
+                running = await running
+            if inspect.isawaitable(running):  # what a plain function returns, too: a decorator hid the async one
+                with self._clock.scope(timeout) as scope:
+                    await timed(running, report_blocked)
+                if scope.cancelled_caught:
+                    failure = failure_of(TimeoutError(f"the handler took longer than {timeout:g} s"))
+            if code.cancelled_itself:
+                await checkpoint()  # the cancellation is delivered here
+            cancelled = False
+        except (ThreadAbandoned, NoThread):
+            raise
+        except BaseException as error:  # sys.exit() in a handler is that handler's failure and ends no other
+            if not code.failed(error):
+                raise
+            if isinstance(error, anyio.get_cancelled_exc_class()):
+                leased.cancelled = True
+                for _ in range(CANCELLED_TURNS):  # was the worker cancelled, too? Then this is its end
+                    await checkpoint()
+                leased.cancelled = False
+            failure, cancelled = failure_of(error), False
         finally:
             if observers.wants(HandlingEnded):
-                error, elapsed = None if failure is None else failure.error, self._clock.monotonic() - began
-                observers.notify(HandlingEnded, elapsed=elapsed, error=error, cancelled=cancelled, **about)
+                raised, elapsed = None if failure is None else failure.error, self._clock.monotonic() - began
+                observers.notify(HandlingEnded, elapsed=elapsed, error=raised, cancelled=cancelled, **about)
         return failure
 
     # ------------------------------------------------------------------------------- recording

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from rbim.callbacks.events.types import Event
+    from rbim.callbacks.events import Event
 
 __all__ = ["kind_of", "moment_ago", "moment_of"]
 
@@ -42,8 +42,7 @@ def moment_of(text: str, flag: str, others: str = "") -> datetime:
 
 def kind_of(text: str) -> type[Event] | str:
     """Return a class of events by its name, or a ``msgType``: a known one in any case, an unknown one in upper case."""
-    from rbim.callbacks.events.enums import MsgType, Notice
-    from rbim.callbacks.events.types import Event
+    from rbim.callbacks.events import Event, MsgType, Notice
 
     classes, written = _classes(Event), text.replace("-", "_")
     if text.lower() in classes and not text.isupper():

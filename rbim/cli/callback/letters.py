@@ -11,6 +11,7 @@ import re
 import sys
 from collections import Counter
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from attrs import frozen
@@ -19,7 +20,7 @@ from cyclopts.validators import Number
 
 from rbim._support.json_values import json_values
 from rbim._support.text import quoted
-from rbim.callbacks.events.parsing import document_of
+from rbim.callbacks.events import document_of
 from rbim.cli.callback.filters import kind_of, moment_ago
 from rbim.cli.callback.inboxes import with_archive
 from rbim.cli.confirm import Yes, confirmed
@@ -28,7 +29,7 @@ from rbim.cli.exit_codes import Exit
 from rbim.cli.file_names import FileName  # noqa: TC001  # cyclopts reads it
 from rbim.cli.json_output import show_json
 from rbim.cli.output import print_rows
-from rbim.cli.printable import json_line
+from rbim.cli.printable import json_line, printable
 from rbim.errors import CallbackRejected, InvalidRequest
 
 if TYPE_CHECKING:
@@ -170,9 +171,15 @@ def list_letters(  # flags, each with a default
         _print_table(shown, attempts=not choice.quarantine)
     else:
         sys.stdout.write(f"no {choice.count(0).removeprefix('0 ')}\n")
+    sys.stdout.flush()
     if len(found) > limit:
-        sys.stdout.flush()
         print_note(f"there are more: add --after {shown[-1].number} for the next ones")
+    if choice.quarantine:
+        from rbim.callbacks.receiver.spool import refused_in
+
+        spool = Path(f"{inbox}-spool")
+        if refused := refused_in(spool):
+            print_note(f"{spool} keeps {len(refused)} more, which the inbox refuses: {printable(refused[0])}")
     return Exit.DONE
 
 

@@ -14,7 +14,7 @@ import anyio
 
 from rbim._support import json as rbim_json
 from rbim._support.text import excerpt
-from rbim.callbacks.events.enums import ConvType
+from rbim.callbacks.events import ConvType
 from rbim.callbacks.signature import sign
 from rbim.cli.callback.filters import moment_of
 from rbim.cli.context import callback_credentials, configuration

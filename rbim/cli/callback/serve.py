@@ -24,7 +24,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from rbim._support.json_values import json_values
 from rbim._support.sockets import bound_to
 from rbim._support.text import excerpt
-from rbim.callbacks.events.types import Event, UnknownEvent
+from rbim.callbacks.events import Event, UnknownEvent
 from rbim.callbacks.receiver.receiver import Receiver
 from rbim.callbacks.signature import Policy, Verified, keys_of, sign, verify
 from rbim.callbacks.worker.router import HandlerContext  # noqa: TC001  # the router looks at the handler's signature

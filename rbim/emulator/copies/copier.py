@@ -32,7 +32,7 @@ from anyio.lowlevel import checkpoint
 from attrs import define
 
 from rbim._support import json
-from rbim.callbacks.events.enums import ConvType
+from rbim.callbacks.events import ConvType
 from rbim.emulator.clock import ROUNDS, SLEEPERS, EmulatedClock
 from rbim.emulator.copies.log import OK, DeliveryAttempt, DeliveryLog
 from rbim.emulator.copies.messages import CopiedMessage, milliseconds

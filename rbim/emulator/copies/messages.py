@@ -12,7 +12,7 @@ from typing import Any, TypedDict, TypeVar
 
 from attrs import field, frozen
 
-from rbim.callbacks.events.enums import ClientType, ConvType, MsgType
+from rbim.callbacks.events import ClientType, ConvType, MsgType
 from rbim.dialect import TimeUnit
 from rbim.errors import InvalidRequest
 from rbim.validators import Accounts, accounts, each_account, text

@@ -18,7 +18,7 @@ from attrs import frozen
 
 from rbim._support import json
 from rbim._support.local_server import is_loopback_url
-from rbim.callbacks.events.enums import ClientType, MsgType, Notice
+from rbim.callbacks.events import ClientType, MsgType, Notice
 from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.copies.log import DeliveryAttempt
 from rbim.emulator.copies.targets import split_url

@@ -12,7 +12,7 @@ from helpers.receiving import body, post
 from helpers.waiting import until
 from rbim._support.event_loops import backend
 from rbim.callbacks import Backoff, MemorySink, PartEnded, PartRestarted, Receiver, SqliteInbox
-from rbim.callbacks.worker import backoff
+from rbim.callbacks.worker import supervision
 
 TENANT = ContextVar("TENANT", default="")
 
@@ -80,6 +80,14 @@ async def test_receivers_may_be_left_in_the_order_in_which_they_were_entered(cre
         assert tasks_of_receivers() == []
 
 
+async def test_an_error_of_the_block_is_raised_as_it_is(tmp_path, credentials):
+    receiver = Receiver(credentials=credentials, sink=SqliteInbox(tmp_path / "events.db"))
+    receiver.fallback(print)
+    with pytest.raises(KeyError):
+        async with receiver:
+            raise KeyError
+
+
 async def test_a_receiver_may_be_left_by_another_task_than_the_one_that_entered_it(credentials):
     log = []
     receiver = made(log, credentials)
@@ -126,7 +134,7 @@ async def test_a_block_that_is_cancelled_cancels_the_handlers_and_waits_for_thei
 @pytest.fixture
 def at_once(monkeypatch):
     """Restarts without a pause."""
-    monkeypatch.setattr(backoff, "RESTARTS", Backoff(attempts=sys.maxsize, first=0.001, most=0.001))
+    monkeypatch.setattr(supervision, "RESTARTS", Backoff(attempts=sys.maxsize, first=0.001, most=0.001))
 
 
 @pytest.mark.usefixtures("at_once")

@@ -197,7 +197,7 @@ async def test_what_hangs_alone_holds_up_the_others_for_its_time_out_only(inbox,
 @pytest.mark.parametrize("kind", ["file", "memory"])
 def test_a_handler_that_cancels_all_tasks_is_buried_alone(path, monkeypatch, kind):
     """It takes the worker and the receiver down each time, with healthy events beside it."""
-    monkeypatch.setattr("rbim.callbacks.worker.backoff.RESTARTS", Backoff(attempts=sys.maxsize, first=0.01, most=0.02))
+    monkeypatch.setattr("rbim.callbacks.worker.supervision.RESTARTS", Backoff(attempts=sys.maxsize, first=0.01, most=0.02))
     begun, ended = [], []
     sink = SqliteInbox(path, poll=0.01) if kind == "file" else MemorySink()
     receiver = Receiver(credentials=Credentials(app_id="app", app_token="t"), sink=sink)

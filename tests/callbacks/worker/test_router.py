@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from rbim import InvalidRequest
-from rbim.callbacks.events.enums import ConvType
-from rbim.callbacks.events.types import At, Event, Message, Notification, Picture, TeamKick, TeamQuit, Text, UnknownEvent
+from rbim.callbacks.events import At, ConvType, Event, Message, Notification, Picture, TeamKick, TeamQuit, Text, UnknownEvent
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.router import Router
 

@@ -9,7 +9,7 @@ import pytest
 from helpers.receiving import results_for
 from helpers.waiting import until
 from helpers.workers import router_of, text
-from rbim.callbacks.events.types import Event, Text
+from rbim.callbacks.events import Event, Text
 from rbim.callbacks.inbox.memory import MemorySink
 from rbim.callbacks.observers import Handled, HandlingFailed, Observers
 from rbim.callbacks.worker.backoff import Backoff

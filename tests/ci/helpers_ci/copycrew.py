@@ -51,7 +51,7 @@ class Servers:
     def __init__(self, folder, count, *, lease=0.5, attempts=8):
         self.log = folder / "handled.log"
         self.inbox = folder / "events.db"
-        self.replaced = 0
+        self.ended = []  # process ids
         self._arguments = [str(self.inbox), str(self.log), str(lease), str(attempts)]
         self._over = threading.Event()
         self.processes = [self.start() for _ in range(count)]
@@ -78,7 +78,7 @@ class Servers:
         process.wait(timeout=60)
         process.stdout.close()
         self.processes[index] = new = self.start()
-        self.replaced += 1
+        self.ended.append(process.pid)
         self.wait_until_it_serves(new)
 
     @contextmanager

@@ -2,7 +2,8 @@
 
 Run by tests: ``python copyserver.py INBOX LOG LEASE ATTEMPTS``. The first line on standard output is the port; SIGTERM ends
 it well. The text of a message says what its handler does: ``7`` takes some milliseconds, ``7 waits 0.5`` half a second, and
-``7 dies 0.2`` ends the process after 0.2 s, ``7 cancels 0.2`` cancels all tasks, which ends the server.
+``7 dies 0.2`` ends the process after 0.2 s, ``7 cancels 0.2`` cancels all tasks, which ends the server, ``7 fails 0`` fails
+in the first attempt.
 """
 
 import asyncio
@@ -45,6 +46,8 @@ def main(inbox: str, log: str, lease: str, attempts: str) -> None:
                 for task in asyncio.all_tasks():
                     task.cancel()
                 await anyio.sleep_forever()
+            if does[0] == "fails" and handling.attempt == 1:
+                raise RuntimeError("the first attempt")
         else:
             await anyio.sleep(random.random() * 0.004)  # so that a kill may come at any moment of it
         write("handled", event, handling)

@@ -126,7 +126,7 @@ AREAS = _areas(
     ),
     Area(
         "worker",
-        tuple(_rbim("callbacks/worker", "attempt backoff router worker")),
+        tuple(_rbim("callbacks/worker", "attempt backoff router supervision worker")),
         (
             "tests/callbacks/worker",
             "tests/callbacks/receiver/test_host_task.py",

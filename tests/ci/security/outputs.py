@@ -505,7 +505,7 @@ def _invalid(_):
 
 
 def _rejected(_):
-    from rbim.callbacks.events.parsing import parse
+    from rbim.callbacks.events import parse
 
     try:
         parse(b"no JSON")

@@ -17,9 +17,11 @@ import pytest
 
 from helpers.callback_process import APP, TOKEN, event
 from helpers.deliveries import delivery
+from rbim.callbacks import MemorySink
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.sqlite import InboxFile, SqliteInbox
 from rbim.callbacks.inbox.store import InboxStore
+from rbim.callbacks.receiver.spool import Spool
 from rbim.cli import Exit, run
 from rbim.emulator.clock import EmulatedClock
 
@@ -211,6 +213,22 @@ def test_all_are_requeued_in_pages(tmp_path, cli, monkeypatch):
     assert cli("letters", "requeue", inbox, "--all")[1] == "4 dead letters will be handled again\n"
     assert cli("letters", "requeue", inbox, "--all")[1] == "0 dead letters will be handled again\n"
     assert set(states(inbox).values()) == {0}
+
+
+def test_a_list_of_the_quarantine_says_what_the_spool_keeps(inbox, cli):
+    spool = inbox.with_name(f"{inbox.name}-spool")
+
+    async def put():
+        async with Spool(spool, MemorySink(), clock=EmulatedClock(), budget=1.0) as file:
+            await file.put(delivery_of(event(), app_id=APP, received=EPOCH))()
+
+    anyio.run(put)
+    assert cli("letters", "list", inbox, "--quarantine")[2] == ""  # it waits only
+    with closing(sqlite3.connect(spool)) as file, file:
+        file.execute("UPDATE delivery SET refused = 'too long'")
+    code, _, err = cli("letters", "list", inbox, "--quarantine")
+    assert (code, err) == (Exit.DONE, f"rbim: {spool} keeps 1 more, which the inbox refuses: too long\n")
+    assert cli("letters", "list", inbox)[2] == ""
 
 
 def test_what_cannot_be_read_stays_in_quarantine(inbox, cli):

@@ -5,8 +5,10 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import sys
 import threading
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -15,6 +17,7 @@ import trustme
 
 from helpers.callback_process import APP, MINE, OLD_TOKEN, PATIENCE, Process, besides_deliveries, counts, event
 from rbim import Credentials
+from rbim.callbacks import SqliteInbox
 from rbim.callbacks.signature import sign
 from rbim.cli.callback.signals import stopped_by_signals
 from rbim.emulator import Emulator
@@ -182,3 +185,25 @@ def test_it_stops_though_nobody_reads_what_it_prints(tmp_path, cli, monkeypatch)
     stdout.read.set()
     counted = counts(inbox)
     assert (counted.done, counted.waiting) == (0, 1)
+
+
+class NoLeader(SqliteInbox):
+    """An inbox on servers that run and cannot store yet."""
+
+    ready = False
+
+    async def __aenter__(self):
+        raise LookupError("no leader")
+
+
+def test_an_inbox_that_cannot_store_yet_is_away_and_not_a_bug(tmp_path, serve, monkeypatch):
+    monkeypatch.setattr("rbim.cli.callback.serve.inbox_of", NoLeader)
+
+    def act(receiver):
+        assert receiver.post(event(), path="/")[0] == 200
+
+    err = serve(act, "--inbox", tmp_path / "events.db", "--spool", tmp_path / "overflow")
+    assert "the sink ended with an error: deliveries go into the overflow file" in err
+    assert "LookupError: no leader" in err
+    with closing(sqlite3.connect(tmp_path / "overflow")) as file:
+        assert file.execute("SELECT count(*) FROM delivery").fetchall() == [(1,)]

@@ -10,7 +10,7 @@ from helpers.credentials import APP_ID, TOKEN
 from helpers.emulators import box, client_of
 from helpers.tables import each_row
 from rbim import GroupType, InvalidRequest, NotMember, Permission, Role
-from rbim.callbacks.events.enums import ClientType, MsgType, Notice
+from rbim.callbacks.events import ClientType, MsgType, Notice
 from rbim.emulator import Rules
 from rbim.emulator.platform.rules import DependsOnDialect, Refusal
 from rbim.testing.conformance.server import RawServer, reply

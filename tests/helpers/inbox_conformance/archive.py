@@ -7,7 +7,7 @@ import anyio
 
 from helpers.inbox_conformance.case import AT, Cases, NonConformingInbox, accepted, check, delivery, same, told
 from rbim.callbacks.delivery import delivery_of
-from rbim.callbacks.events.types import Message, Picture, Text
+from rbim.callbacks.events import Message, Picture, Text
 from rbim.errors import InvalidRequest
 
 CASES = Cases("inbox")

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 
 from rbim._support import json as rbim_json
 from rbim.callbacks.delivery import delivery_of
-from rbim.callbacks.events.parsing import parse
-from rbim.callbacks.events.types import UnknownEvent
+from rbim.callbacks.events import UnknownEvent, parse
 from rbim.callbacks.worker.router import HandlerContext
 from rbim.cli.callback.serve import line_of
 from rbim.errors import CallbackRejected

@@ -14,11 +14,20 @@ from helpers.deliveries import bytes_of
 from helpers.tables import each_row
 from rbim import CallbackRejected
 from rbim._support import json as rbim_json
-from rbim.callbacks.events import types as events
-from rbim.callbacks.events.enums import ClientType, ConvType, MsgType, Notice
-from rbim.callbacks.events.fields import Account
-from rbim.callbacks.events.parsing import parse
-from rbim.callbacks.events.types import Event, Message, Notification, UnknownEvent, class_names
+from rbim.callbacks import events
+from rbim.callbacks.events import (
+    Account,
+    ClientType,
+    ConvType,
+    Event,
+    Message,
+    MsgType,
+    Notice,
+    Notification,
+    UnknownEvent,
+    class_names,
+    parse,
+)
 
 
 @pytest.fixture(params=["orjson", "standard library"], scope="module", autouse=True)

@@ -1,14 +1,18 @@
-"""A task of its own in which an async context manager is entered and left, whichever tasks ask for it."""
+"""The restart loop of a receiver's parts: a task in which an async context manager is entered, left and entered again."""
 
 from __future__ import annotations
 
 import signal
 import sys
-from typing import TYPE_CHECKING, cast
+import traceback
+from typing import TYPE_CHECKING, Literal, cast
 
 import anyio
 
 from rbim._support.event_loops import backend, later, spawn
+from rbim._support.text import one_line
+from rbim.callbacks.observers import PartEnded, PartRestarted
+from rbim.callbacks.worker.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,9 +20,53 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from rbim.callbacks.worker.backoff import Supervision
+    from rbim.callbacks.observers import Observers
+    from rbim.clock import Clock
 
-__all__ = ["HostTask"]
+__all__ = ["RESTARTS", "HostTask", "Supervision"]
+
+RESTARTS = Backoff(attempts=sys.maxsize, first=0.5, factor=2.0, most=30.0)
+"""The pauses before restarts. A part that has run for ``most`` seconds begins again with the first one."""
+
+MOST_OF_LINE = 300
+
+
+class Supervision:
+    """The record of one part: whether it is ``running``, the number of ``restarts``, the last ``error`` ("" without one).
+
+    ``part``: "worker" (with ``around``), "sink" (with the worker) or "receiver" (all of it).
+    """
+
+    def __init__(self, part: Literal["worker", "sink", "receiver"], observers: Observers, clock: Clock) -> None:
+        self.part: Literal["worker", "sink", "receiver"] = part
+        self.running = False
+        self.restarts = 0
+        self.error = ""
+        self.log = observers.log
+        self._observers = observers
+        self._clock = clock
+        self._failures = 0
+        self._ended = False
+        self._since = 0.0
+
+    def started(self) -> None:
+        """Record that the part runs, and report it if it was restarted."""
+        self.running, self._since = True, self._clock.monotonic()
+        if self._ended:
+            self._ended = False
+            self.restarts += 1
+            self._observers.notify(PartRestarted, part=self.part, restarts=self.restarts)
+
+    def ended(self, error: BaseException) -> float:
+        """Record and report that the part ended by itself; return the seconds to wait before it is started again."""
+        if self.running and self._clock.monotonic() - self._since >= RESTARTS.most:
+            self._failures = 0
+        self._failures += 1
+        self.running, self._ended = False, True
+        self.error = one_line("".join(traceback.format_exception_only(error)), MOST_OF_LINE)
+        pause = RESTARTS.pause(self._failures) or RESTARTS.most
+        self._observers.notify(PartEnded, part=self.part, error=self.error, pause=pause, exception=error)
+        return pause
 
 
 # Theory of operation: what is hosted, under supervision.
@@ -43,7 +91,8 @@ class HostTask:
     Task groups in it may be left in any order and by any task. What ends it does not cancel the ``async with`` block: it is
     reported to ``supervision``, and a new one is made and entered after a pause; an error of the first entering likewise, if
     ``tries_later`` is true of it. If entering or leaving is cancelled, the task is cancelled too. Raises the errors of
-    entering and leaving; RuntimeError for a cancellation from elsewhere.
+    entering and leaving; those of leaving are logged if the block has raised one. A cancellation from elsewhere is a
+    RuntimeError.
     """
 
     def __init__(
@@ -57,7 +106,6 @@ class HostTask:
         self._tries_later = tries_later
         self._scope = anyio.CancelScope()
         self._begun, self._leaving, self._ended = anyio.Event(), anyio.Event(), anyio.Event()
-        self._block: tuple[type[BaseException] | None, BaseException | None, TracebackType | None] = (None, None, None)
         self._error: BaseException | None = None
         self._task: object = None  # asyncio keeps no strong reference
         self._cancel_restart: Callable[[], object] | None = None
@@ -65,17 +113,27 @@ class HostTask:
     async def __aenter__(self) -> Self:
         self._start()
         await self._wait(self._begun)
+        if self._error is not None:
+            raise self._error
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        self._block = (kind, error, trace)
         self._leaving.set()
         if self._cancel_restart is not None:
             self._cancel_restart()
             self._ended.set()
         await self._wait(self._ended)
+        if self._error is not None:
+            if error is None:
+                raise self._error
+            self.supervision.log.error("the %s ended with an error", self.supervision.part, exc_info=self._error)
+
+    def cancel(self) -> None:
+        """Cancel the task, before it is left."""
+        self._leaving.set()
+        self._scope.cancel()
 
     async def _wait(self, event: anyio.Event) -> None:
         try:
@@ -85,8 +143,6 @@ class HostTask:
             with anyio.CancelScope(shield=True):
                 await self._ended.wait()
             raise
-        if self._error is not None:
-            raise self._error
 
     def _start(self) -> None:
         self._cancel_restart = None
@@ -95,18 +151,14 @@ class HostTask:
     async def _run(self) -> None:
         try:
             with self._scope:
-                hosted = self._make()
-                await hosted.__aenter__()
-                self.supervision.started()
-                self._begun.set()
-                try:
+                async with self._make():
+                    self.supervision.started()
+                    self._begun.set()
                     await self._leaving.wait()
-                except BaseException:
-                    await hosted.__aexit__(*sys.exc_info())
-                    raise
-                await hosted.__aexit__(*self._block)
+                if not self._leaving.is_set() and not self._scope.cancel_called:
+                    raise RuntimeError(f"the {self.supervision.part} was ended without an error")  # noqa: TRY301
         except BaseException as error:  # for the task that enters or leaves
-            self._failed(error)
+            self._failed(_single(error))
         finally:
             self.supervision.running = False
             if self._cancel_restart is None:
@@ -116,7 +168,7 @@ class HostTask:
     def _failed(self, error: BaseException) -> None:
         cancelled = isinstance(error, anyio.get_cancelled_exc_class())
         if cancelled or isinstance(error, GeneratorExit):
-            foreign = RuntimeError(f"the receiver was ended by {error!r}")
+            foreign = RuntimeError(f"the {self.supervision.part} was ended by {error!r}")
             foreign.__cause__ = error
         else:
             foreign = None
@@ -131,6 +183,13 @@ class HostTask:
         self._scope = anyio.CancelScope()
         self._cancel_restart = later(self.supervision.ended(foreign or error), self._start)
         self._begun.set()
+
+
+def _single(error: BaseException) -> BaseException:
+    """Return the only error of a group, which a task group has made of it."""
+    group = cast("ExceptionGroup[Exception]", error)
+    single = isinstance(cast("object", error), ExceptionGroup) and len(group.exceptions) == 1
+    return _single(group.exceptions[0]) if single else error
 
 
 def _ends_process(error: BaseException) -> bool:

@@ -1,1 +1,0 @@
-"""Typed events: parsing and the classes of the platform's events."""
