@@ -82,8 +82,7 @@ class Load:
     wait for their next attempt. ``refused`` calls have ended so far because their request could not leave in time.
     ``attempt_time`` is the seconds that an attempt takes, usually (the median of recent attempts, noted while calls wait or
     are refused; 0 before).
-    ``retries_left`` is the rest of the retry budget (of 50), ``halted`` the seconds until the last pause ends in which
-    nothing leaves because nothing passed (0 without one).
+    ``retries_left`` is the rest of the retry budget (of 50).
     """
 
     places: int
@@ -94,7 +93,6 @@ class Load:
     refused: int
     attempt_time: float
     retries_left: float
-    halted: float
 
 
 class SharedState:
@@ -147,5 +145,4 @@ class SharedState:
             refused=admission.refused,
             attempt_time=admission.times.typical,
             retries_left=self.budget.left,
-            halted=admission.halted,
         )
