@@ -57,6 +57,9 @@ def _priority(_: object, attribute: Attribute[Any], value: object) -> None:
 
 Priority = Literal["normal", "low"]
 
+BACKSTOP = 0.05
+"""Seconds after the deadline at which a transport that ignores its timeout is cancelled."""
+
 
 @frozen(kw_only=True)
 class CallSettings:
@@ -129,6 +132,7 @@ class SharedState:
         """Set by the last call that ends, while the client closes."""
         self.scope = clock.scope
         """The factory of a call's cancel scope; the client sets a faster one on asyncio."""
+        self.backstop = BACKSTOP
         self.unscoped: EndableTasks | None = None
         """Where requests wait without a scope, if the transport ends each of them in time; closing the client ends them."""
 
