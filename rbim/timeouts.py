@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rbim.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from contextlib import AbstractContextManager
     from types import TracebackType
     from typing import Self
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Deadlines", "EndableTasks", "deadlines_of", "is_unshielded", "unshielded"]
 
 F = TypeVar("F", bound="Callable[..., object]")
+T = TypeVar("T")
 
 REST = 1e-6
 """Seconds between two firings of the timer for each entered scope, at least: walking through one takes a tenth of it."""
@@ -156,17 +157,18 @@ class EndableTasks:
         for task in self._tasks:
             task.cancel()
 
-    def enter(self) -> asyncio.Task[object]:
-        """Add the caller's task, and return it."""
+    async def run(self, waiting: Awaitable[T]) -> T | None:
+        """Await ``waiting`` in the caller's task, and return its result; None if :meth:`end` cancelled it."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  # a coroutine of asyncio runs in a task
-        self._tasks[task] = task.cancelling()
-        return task
-
-    def left(self, task: asyncio.Task[object], error: BaseException | None = None) -> bool:
-        """Remove a task that waits no longer; return whether it ended with this error because of :meth:`end`."""
-        before = self._tasks.pop(task)
-        if not self._ending:
-            return False
-        # a cancellation that another source requested at the same time must pass
-        return task.uncancel() <= before and isinstance(error, asyncio.CancelledError)
+        self._tasks[task] = before = task.cancelling()
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if self._ending and task.cancelling() <= before + 1:
+                return None
+            raise  # also a cancellation that another source requested at the same time
+        finally:
+            del self._tasks[task]
+            if self._ending:
+                task.uncancel()

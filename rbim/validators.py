@@ -107,17 +107,14 @@ def each_account(_: object, attribute: attrs.Attribute[Any], value: object) -> N
     members = cast("tuple[object, ...]", value)
     if not members:
         raise InvalidRequest(f"{name}: at least one account is needed", field=name, length=0)
-    if not _are_texts(members) or not all(members):
+    try:
+        "".join(cast("tuple[str, ...]", members))  # checks every value, at the speed of C
+        texts = all(members)
+    except TypeError:
+        texts = False
+    if not texts:
         wrong = next(member for member in members if not isinstance(member, str) or not member)
         raise InvalidRequest(f"{name}: each account is a text that is not empty, not {quoted(wrong)}", field=name)
-
-
-def _are_texts(values: tuple[Any, ...]) -> bool:
-    try:
-        "".join(values)  # checks every value, at the speed of C
-    except TypeError:
-        return False
-    return True
 
 
 def text(*, at_most: int | None = None, optional: bool = False) -> Validator:

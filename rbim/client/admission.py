@@ -105,11 +105,6 @@ class Admission:
         """Seconds that the oldest waiting call has waited; 0 if none waits."""
         return self._clock.monotonic() - self._queue.oldest.since if self._queue.size else 0.0
 
-    @property
-    def halted(self) -> float:
-        """Seconds until the last pause of congestion ends; 0 without one."""
-        return max(0.0, self._congestion.paused_until() - self._clock.monotonic())
-
     def take(self) -> bool:
         """Take a place if that is all that a call needs, and one is free; return whether it was taken."""
         if self._at_once and self.free:

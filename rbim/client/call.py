@@ -32,16 +32,12 @@ if TYPE_CHECKING:
     from rbim.client.shared import CallSettings, SharedState
     from rbim.http import Request, Response, Signer
     from rbim.operations.base import Operation
-    from rbim.timeouts import EndableTasks
 
 __all__ = ["Call", "Exchange", "Prepared"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-BACKSTOP = 0.05
-"""Seconds after the deadline at which a transport that ignores its timeout is cancelled."""
 
 
 @frozen(kw_only=True)
@@ -117,7 +113,16 @@ class Call(Generic[R]):
         answered = False
         shared.running += 1
         try:
-            answer = await self._attempts(self._begin())
+            if shared.observers is not None:
+                shared.observers.call_started(client=shared.name, call=self._number, operation=self._operation)
+            if shared.state != "open":
+                early = shared.state in {"new", "opening"}
+                cause = "is not open yet: use it with `async with`" if early else "is already closed"
+                raise ClientClosed(f"the client {cause}")  # noqa: TRY301  # it is noted below, as any other error
+            request = shared.codec.encode(self._op, self._settings.user_name)
+            self._path = request.path
+            shared.budget.earn()
+            answer = await self._attempts(request)
         except RbimError as error:
             failure = self._completed(error)
             raise
@@ -138,7 +143,8 @@ class Call(Generic[R]):
             if shared.observers is not None:
                 self._notify_ended(shared.observers, failure, cancelled=failure is None and not answered)
 
-    async def _attempts(self, request: Request) -> R:
+    async def _attempts(self, request: Request) -> R:  # noqa: C901, PLR0912  # the whole way, in order
+        """Admit, sign, send and decode, until an attempt is the last one. Raises RbimError."""
         shared = self._shared
         while True:
             asked: float | None = None
@@ -151,12 +157,23 @@ class Call(Generic[R]):
             try:
                 signer = shared.signer
                 signed = signer.sign(request)
-                timeout = self._begin_attempt(signed) if self._leaves is None else await self._leave(signed, self._leaves)
+                if self._leaves is not None:
+                    await self._leave(self._leaves)
+                if shared.state != "open":  # it was closed when the call was admitted, or while its sender recorded it
+                    raise self._client_closed(Outcome.NOT_SENT)
+                if shared.observers is not None:
+                    self._notify_attempt(shared.observers, signed)
+                timeout = min(self._settings.timeout, self._latest - self._started)
+                self.response = None
+                self._handed_over = True
                 try:
                     if shared.unscoped is None:
-                        self.response = await self._interruptible(BACKSTOP, shared.transport.send, signed, timeout=timeout)
+                        send = shared.transport.send
+                        self.response = await self._interruptible(shared.backstop, send, signed, timeout=timeout)
                     else:
-                        self.response = await self._unscoped(shared.unscoped, signed, timeout)
+                        self.response = await shared.unscoped.run(shared.transport.send(signed, timeout=timeout))
+                    if self.response is None:
+                        raise self._client_closed(Outcome.UNKNOWN)
                     answer = self._decode(signed, self.response)
                 except RbimError as error:
                     asked = self._ended(error)
@@ -164,7 +181,9 @@ class Call(Generic[R]):
                         raise
                     failure = error
                 else:
-                    self._ended(None)
+                    self._handed_over = False
+                    if self._history or shared.observers is not None:
+                        self._ended(None)  # else no history is needed: `exchange` adds the attempt
                     return answer
             finally:
                 shared.admission.leave(self._op, self._started, answered=self.response is not None, asked=asked)
@@ -174,18 +193,6 @@ class Call(Generic[R]):
             self._failure = failure
             if not await self._renewed(failure, signer):
                 await self._interruptible(0.0, shared.clock.sleep, self._pause_after(failure))
-
-    async def _unscoped(self, tasks: EndableTasks, signed: Request, timeout: float) -> Response:  # noqa: ASYNC109  # the transport's
-        """Send over a transport that keeps the time-out, until the client is closed; then raise ClientClosed."""
-        task = tasks.enter()
-        try:
-            response = await self._shared.transport.send(signed, timeout=timeout)
-        except BaseException as error:
-            if tasks.left(task, error):
-                raise self._client_closed(Outcome.UNKNOWN) from None
-            raise
-        tasks.left(task)
-        return response
 
     async def _interruptible(self, backstop: float, wait: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Await ``wait(...)`` until the deadline, or until the client is closed; then raise the error for it.
@@ -205,20 +212,6 @@ class Call(Generic[R]):
             # a request that was handed to the transport may have been sent, in part or whole
             raise self._client_closed(Outcome.UNKNOWN if self._handed_over else Outcome.NOT_SENT)
         raise self._deadline_exceeded(Outcome.UNKNOWN) if self._handed_over else self._not_admitted()
-
-    def _begin(self) -> Request:
-        """Notify the observers, and return the unsigned request. Raises ClientClosed if the client is not open."""
-        shared = self._shared
-        if shared.observers is not None:
-            shared.observers.call_started(client=shared.name, call=self._number, operation=self._operation)
-        if shared.state != "open":
-            early = shared.state in {"new", "opening"}
-            cause = "is not open yet: use it with `async with`" if early else "is already closed"
-            raise ClientClosed(f"the client {cause}")
-        request = shared.codec.encode(self._op, self._settings.user_name)
-        self._path = request.path
-        shared.budget.earn()
-        return request
 
     def _confirmed(self, failure: RbimError) -> R | None:
         """Return the answer if the error means that an earlier attempt, of unknown outcome, has succeeded."""
@@ -282,8 +275,8 @@ class Call(Generic[R]):
         finally:
             self._waited += end - start  # exactly 0 if it did not wait
 
-    async def _leave(self, signed: Request, leaves: Callable[[], Awaitable[object]]) -> float:
-        """Let the sender record the first attempt, which has its place and tokens; then begin it, and its deadline.
+    async def _leave(self, leaves: Callable[[], Awaitable[object]]) -> None:
+        """Let the sender record the first attempt, which has its place and tokens; then begin its deadline.
 
         If ``leaves`` raises, or the client was closed at this moment, the tokens are given back: nothing leaves.
         """
@@ -297,25 +290,16 @@ class Call(Generic[R]):
         finally:
             if self._leaves is not None:
                 shared.admission.give_back(self._op)
-        return self._begin_attempt(signed)
 
-    def _begin_attempt(self, signed: Request) -> float:
-        """Notify the observers, and return the seconds that the attempt may take. Raises ClientClosed."""
-        shared = self._shared
-        if shared.state != "open":  # it was closed when the call was admitted, or while its sender recorded it
-            raise self._client_closed(Outcome.NOT_SENT)
-        if shared.observers is not None:
-            shared.observers.attempt_started(
-                **self._event_fields(),
-                number=len(self._history) + 1,
-                waited=self._waited,
-                method=signed.method,
-                origin=signed.origin,
-                template=self._op.path(shared.codec.dialect),
-            )
-        self.response = None
-        self._handed_over = True
-        return min(self._settings.timeout, self._latest - self._started)
+    def _notify_attempt(self, observers: Observers, signed: Request) -> None:
+        observers.attempt_started(
+            **self._event_fields(),
+            number=len(self._history) + 1,
+            waited=self._waited,
+            method=signed.method,
+            origin=signed.origin,
+            template=self._op.path(self._shared.codec.dialect),
+        )
 
     def _decode(self, signed: Request, response: Response) -> R:
         """Return the decoded answer; in an error answer, redact the request's signature first if it is repeated."""
@@ -336,8 +320,6 @@ class Call(Generic[R]):
         """Add the attempt to the history and notify the observers; if it was throttled, return for how many seconds."""
         shared = self._shared
         self._handed_over = False
-        if error is None and shared.observers is None and not self._history:
-            return None  # the common case is fast: no history is needed; `exchange` adds the attempt later
         self._history.append(self._attempt_made(error))
         if shared.observers is not None:
             shared.observers.attempt_ended(**self._event_fields(), attempt=self._history[-1])

@@ -57,6 +57,9 @@ DEADLINE = 30.0
 AGAIN = 5.0
 """Seconds that a cancelled call may take to clean up before it is cancelled once more."""
 
+LATE_BACKSTOP = 1.5
+"""The backstop of a transport that keeps its timeouts: for a second after them it may read what has arrived."""
+
 GRACE = 5.0
 """Seconds to wait on close for calls that ignore their cancellation."""
 
@@ -337,9 +340,10 @@ class AsyncClient(View):
         self._deadlines = deadlines_of(self._shared.clock, again=AGAIN)
         if self._deadlines is not None:
             self._shared.scope, self._shared.admission.loop = self._deadlines.scope, self._deadlines.loop
-            # declared by its own class: a subclass or a wrapper may wait outside of the transport's timers
-            if vars(type(self._shared.transport)).get("keeps_timeouts"):
-                self._shared.unscoped = EndableTasks()
+        # declared by its own class: a subclass or a wrapper may wait outside of the transport's timers
+        if vars(type(self._shared.transport)).get("keeps_timeouts"):
+            self._shared.backstop = LATE_BACKSTOP
+            self._shared.unscoped = EndableTasks() if self._deadlines is not None else None
         self._shared.state = "open"
         return self
 

@@ -124,7 +124,7 @@ class Flow(Bucket):
         self._since: float | None = None  # the first answer of this window
         self._asked = 0.0
         self._passed = self._throttled = self._held = 0
-        self._groups: dict[object, list[float]] = {}  # those that passed in this window, and those throttled lately
+        self._groups: dict[object, float] = {}  # throttled answers lately, of each group with any answer in this window
 
     @property
     def rate(self) -> float:
@@ -159,7 +159,7 @@ class Flow(Bucket):
             self._throttled += 1
             self._asked = max(self._asked, asked)
         if group is not None:
-            self._groups.setdefault(group, [0.0, 0.0])[asked is not None] += 1
+            self._groups[group] = self._groups.get(group, 0.0) + (asked is not None)
         if self._clean and self._throttled >= SURE and 2 * self._throttled >= self._passed:
             return True
         elapsed = now - self._since
@@ -170,9 +170,9 @@ class Flow(Bucket):
 
     def hot(self) -> list[object]:
         """Return the groups that most throttled answers are for, if they are few; they do not count here any more."""
-        hot = [group for group, each in self._groups.items() if each[1] >= HOT]
-        throttled = sum(each[1] for each in self._groups.values())
-        its = sum(self._groups[group][1] for group in hot)
+        hot = [group for group, throttled in self._groups.items() if throttled >= HOT]
+        throttled = sum(self._groups.values())
+        its = sum(self._groups[group] for group in hot)
         if not hot or 2 * len(hot) > len(self._groups) or its < MOST * throttled:
             return []
         for group in hot:
@@ -237,7 +237,7 @@ class Flow(Bucket):
 
     def _begin_window(self, since: float | None) -> None:
         fade = FADE if self._throttled else 1.0
-        self._groups = {group: [0.0, fade * each[1]] for group, each in self._groups.items() if each[1] > FADED}
+        self._groups = {group: fade * throttled for group, throttled in self._groups.items() if throttled > FADED}
         self._since = since
         self._passed = self._throttled = self._held = 0
         self._asked = 0.0
@@ -249,10 +249,6 @@ class Congestion:
     def __init__(self) -> None:
         self.flows: dict[object, Flow] = {}
         self._sweep_at = -inf
-
-    def paused_until(self) -> float:
-        """Return the end of the last pause."""
-        return max((flow.valid_from for flow in self.flows.values()), default=-inf)
 
     @property
     def rate(self) -> float | None:

@@ -57,6 +57,9 @@ def _priority(_: object, attribute: Attribute[Any], value: object) -> None:
 
 Priority = Literal["normal", "low"]
 
+BACKSTOP = 0.05
+"""Seconds after the deadline at which a transport that ignores its timeout is cancelled."""
+
 
 @frozen(kw_only=True)
 class CallSettings:
@@ -82,8 +85,7 @@ class Load:
     wait for their next attempt. ``refused`` calls have ended so far because their request could not leave in time.
     ``attempt_time`` is the seconds that an attempt takes, usually (the median of recent attempts, noted while calls wait or
     are refused; 0 before).
-    ``retries_left`` is the rest of the retry budget (of 50), ``halted`` the seconds until the last pause ends in which
-    nothing leaves because nothing passed (0 without one).
+    ``retries_left`` is the rest of the retry budget (of 50).
     """
 
     places: int
@@ -94,7 +96,6 @@ class Load:
     refused: int
     attempt_time: float
     retries_left: float
-    halted: float
 
 
 class SharedState:
@@ -131,6 +132,7 @@ class SharedState:
         """Set by the last call that ends, while the client closes."""
         self.scope = clock.scope
         """The factory of a call's cancel scope; the client sets a faster one on asyncio."""
+        self.backstop = BACKSTOP
         self.unscoped: EndableTasks | None = None
         """Where requests wait without a scope, if the transport ends each of them in time; closing the client ends them."""
 
@@ -147,5 +149,4 @@ class SharedState:
             refused=admission.refused,
             attempt_time=admission.times.typical,
             retries_left=self.budget.left,
-            halted=admission.halted,
         )

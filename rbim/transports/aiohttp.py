@@ -45,7 +45,7 @@ class _Attempt(aiohttp.Payload):
     protocol: Any = None
     transport: Any = None
 
-    def __init__(self, body: bytes, polls: WeakKeyDictionary[Any, Callable[[], bool]]) -> None:
+    def __init__(self, body: bytes, polls: WeakKeyDictionary[Any, Callable[[], object]]) -> None:
         super().__init__(body)
         self._size = len(body)
         self._polls = polls
@@ -98,7 +98,7 @@ class AiohttpTransport(BaseTransport):
             raise InvalidRequest("uds: AiohttpTransport has no UNIX sockets: use HttpxTransport", field="uds")
         self._given = session
         self._session: aiohttp.ClientSession | None = None
-        self._polls: WeakKeyDictionary[Any, Callable[[], bool]] = WeakKeyDictionary()  # by connection: is there data?
+        self._polls: WeakKeyDictionary[Any, Callable[[], object]] = WeakKeyDictionary()  # by connection: is there data?
         self._names = HeaderNames()
 
     async def _open(self) -> None:
@@ -133,7 +133,7 @@ class AiohttpTransport(BaseTransport):
                 raise error
 
     async def _exchange(self, request: Request, attempt: _Attempt) -> Response:
-        proxy, login, context = self._route(request)
+        proxy, login, context = self._routes.get(request.origin) or self._route_for(request)
         tunnel = request.origin.startswith("https:")
         assert self._session is not None  # noqa: S101  # open
         answer = await self._session.request(

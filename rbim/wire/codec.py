@@ -235,7 +235,7 @@ class Codec:
         Raises InvalidRequest if the operation breaks a rule that depends on the dialect or the clock, TypeError for a value
         that is not an operation.
         """
-        plan = self._plan_of(op)
+        plan = self._plans.get(type(op)) or self._plan(type(op))
         if plan.checks:
             op.check(self.dialect, self.clock)
         for name, limit in plan.limits:  # `op.check_lengths`, in less time
@@ -259,9 +259,6 @@ class Codec:
         """Compile the conversions of an operation class; otherwise its first call does so."""
         if kind not in self._plans:
             self._plan(kind)
-
-    def _plan_of(self, op: Operation[Any]) -> _Plan:
-        return self._plans.get(type(op)) or self._plan(type(op))
 
     def _plan(self, kind: type[Operation[Any]]) -> _Plan:
         if getattr(kind, "spec", None) is None:
@@ -298,7 +295,7 @@ class Codec:
         known = self._successes.get(type(op))
         if known is not None and known[0] == response.body and response.status == OK:
             return self._answer(op, known[2], known[1].copy(), response, plain=known[2].plain)
-        plan = self._plan_of(op)
+        plan = self._plans.get(type(op)) or self._plan(type(op))
         document, text, reason = _document_of(response.body)
         if document is not None and (key := _deciding_key_twice(document, text, op.endpoint.code)):
             wait = _retry_after(response.headers.get("retry-after"), self.clock)
@@ -368,7 +365,7 @@ class Codec:
             and not throttled
             and _is_page(response, reason, (document or {}).get(op.endpoint.code))
         ):
-            plan = self._plan_of(op)
+            plan = self._plans[type(op)]
             return page_of(response, op.endpoint.origin, f"{plan.origin}{plan.path}", plan.path, retry_after=wait)
         if code == SUCCESS or (code is None and not throttled):
             if not reason and code != SUCCESS:

@@ -53,7 +53,7 @@ from rbim import (
     Throttled,
     Unanswered,
 )
-from rbim.client.call import BACKSTOP
+from rbim.client.shared import BACKSTOP
 from rbim.emulator.clock import EmulatedClock
 
 

@@ -245,9 +245,7 @@ async def test_every_end_of_a_call_is_told_and_logged_with_what_is_known_of_its_
 async def test_what_a_client_is_busy_with():
     stub = Stub(waits(5), clock=EmulatedClock())
     async with client_over(stub, limits=Limits(concurrency=2)) as client, create_task_group() as tasks:
-        idle = Load(
-            places=2, in_flight=0, waiting=0, oldest=0, calls=0, refused=0, attempt_time=0, retries_left=50, halted=0
-        )
+        idle = Load(places=2, in_flight=0, waiting=0, oldest=0, calls=0, refused=0, attempt_time=0, retries_left=50)
         assert client.load == idle
         for view in (client, client.acting_as("a"), client.tuned(timeout=9)):
             tasks.start_soon(view.send, READ)

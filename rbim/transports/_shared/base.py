@@ -201,10 +201,10 @@ class BaseTransport(ABC):
         if secure:
             self._secure_context()
 
-    def _route(self, request: Request) -> Any:
-        """Return the route of a request. Raises NotSent if an option or the origin cannot be used."""
+    def _route_for(self, request: Request) -> Any:
+        """Return a new route for a request. Raises NotSent if an option or the origin cannot be used."""
         try:
-            return self._routes.get(request.origin) or self._new_route(request.origin)
+            return self._new_route(request.origin)
         except RbimError:
             raise
         except Exception as error:  # a missing CA bundle, an invalid address of the origin or the proxy

@@ -139,7 +139,7 @@ class Link(asyncio.BufferedProtocol, ABC):
         self._deadline = self._timer_at = 0.0
         self._turns = TURNS
         self._secure = False
-        self._poll: Callable[[], bool] | None = None
+        self._poll: Callable[[], object] | None = None
         self.busy = False
         self.idle_since = 0.0
         self.transport: asyncio.Transport | None = None
@@ -159,7 +159,7 @@ class Link(asyncio.BufferedProtocol, ABC):
             return True
         if self._poll is None:
             self._poll = readable(transport.get_extra_info("socket").fileno())
-        return self._poll()
+        return bool(self._poll())
 
     @property
     def open_transport(self) -> asyncio.Transport:

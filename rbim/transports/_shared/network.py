@@ -6,6 +6,7 @@ import re
 import select
 import ssl
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,10 +100,10 @@ def _certificates() -> str | None:
     return certifi.where()
 
 
-def readable(descriptor: int) -> Callable[[], bool]:
-    """Return a function that tells whether a socket has data to read or has ended, even if no event loop has seen it."""
+def readable(descriptor: int) -> Callable[[], object]:
+    """Return a function: whether a socket has data to read or has ended (true), even if no event loop has seen it."""
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        return lambda: bool(poll.poll(0))
+        return partial(poll.poll, 0)
     return lambda: bool(select.select([descriptor], [], [], 0)[0])  # Windows

@@ -30,11 +30,6 @@ class AsyncioSlot(Link, Slot):
         self._filled = False
         self._waiter: asyncio.Future[None] | None = None
 
-    def begin_turn(self, method: str, deadline: float, *, kept: bool = False) -> None:
-        """Begin with a request of this method."""
-        super().begin_turn(method, deadline, kept=kept)
-        self.busy = True
-
     def rest(self) -> bool:
         """End the turn; return whether the slot can serve another request."""
         return not (self._arrived or self._filled or self._end) and self.complete and super().rest()
@@ -68,19 +63,20 @@ class AsyncioSlot(Link, Slot):
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002, ASYNC109  # httpcore's signature
         """Return the next bytes, or none at the end of the server's data. Raises httpcore's ReadError, Late or Stale."""
+        transport = self.transport
         if self.kept and self.stale:
             raise Stale
         if self._unwritten:
             message = self.message()
             self.expect(self._deadline)
-            if not self.closing:
-                self.open_transport.write(message)
+            if transport is not None and not transport.is_closing():
+                transport.write(message)
         while not self._arrived:
             if isinstance(self._end, EOFError):
                 return b""
             if self._end is not None:
                 raise self._end
-            if self.closing:
+            if transport is None or transport.is_closing():
                 raise self.core.ReadError("the connection is closed")
             self._waiter = self._loop.create_future()
             try:

@@ -47,6 +47,7 @@ class Slot:
 
     def begin_turn(self, method: str, deadline: float, *, kept: bool = False) -> None:
         """Begin with a request of this method; it ends by ``deadline`` (monotonic clock)."""
+        self.busy = True
         self.kept = kept
         """Whether the connection was used before, and nothing was written to it in this turn."""
         if method != self._named:

@@ -78,15 +78,7 @@ class Body:
 
 
 async def read_body(answer: Any, limit: int) -> bytes:
-    """Return the whole body of a response of the library or of httpcore. Raises AnswerTooLarge."""
-    body = await _body_within(answer, limit)
-    if body is None:  # raised here: no local of this frame holds a part of the response, which may repeat the request
-        raise AnswerTooLarge(f"the response body is longer than {limit} bytes", limit=limit)
-    return body
-
-
-async def _body_within(answer: Any, limit: int) -> bytes | None:
-    """Return the whole body of a response, or None if it is longer than ``limit`` bytes.
+    """Return the whole body of a response of the library or of httpcore. Raises AnswerTooLarge.
 
     Then the connection is closed, but the bytes already read are consumed to their end:
     trio would warn about unfinished generators of httpcore.
@@ -109,26 +101,24 @@ async def _body_within(answer: Any, limit: int) -> bytes | None:
     finally:
         await answer.aclose()
     if size > limit:
-        return None
+        del part  # no local of this frame holds a part of the response, which may repeat the request
+        raise AnswerTooLarge(f"the response body is longer than {limit} bytes", limit=limit)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class _Head:
     """URL and headers of similar requests, as httpcore takes them. The repr shows no value (they are signed)."""
 
-    __slots__ = ("_counted", "_headers", "url")
+    __slots__ = ("counted", "headers", "url")
 
     def __init__(self, request: Request, message: Any, url: Any) -> None:
         self.url = url
         given = {name.lower() for name in request.headers}
-        self._counted = bool(request.body) and "content-length" not in given and "content-length" in message.headers
-        self._headers = [
-            (name, value) for name, value in message.headers.raw if not (self._counted and name.lower() == b"content-length")
+        self.counted = bool(request.body) and "content-length" not in given and "content-length" in message.headers
+        """Whether the length of the body belongs behind the headers."""
+        self.headers: list[tuple[bytes, bytes]] = [
+            (name, value) for name, value in message.headers.raw if not (self.counted and name.lower() == b"content-length")
         ]
-
-    def headers_for(self, body: bytes) -> list[tuple[bytes, bytes]]:
-        """Return the headers for another body. Both bodies must be empty, or neither."""
-        return [*self._headers, (b"Content-Length", b"%d" % len(body))] if self._counted else self._headers
 
 
 class Route:
@@ -206,9 +196,8 @@ class Route:
         if head is None:
             message = self._message(request)
             head = self._heads.keep(request, _Head(request, message, self._url(message.url)), not request.body)
-        return self._core.Request(
-            request.method, head.url, headers=head.headers_for(request.body), content=Body(request.body)
-        )
+        headers = [*head.headers, (b"Content-Length", b"%d" % len(request.body))] if head.counted else head.headers
+        return self._core.Request(request.method, head.url, headers=headers, content=Body(request.body))
 
     def _url(self, url: Any) -> Any:
         return self._core.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
@@ -284,10 +273,10 @@ class HttpxSlots(BaseTransport, Generic[C]):
         if links is not None:
             await links.close()
 
-    async def _send(self, request: Request, seconds: float) -> Response:
+    async def _send(self, request: Request, seconds: float) -> Response:  # noqa: C901  # the whole turn, in order
         if self._carrier is not None:
             return await self._carried(self._carrier, request, seconds)
-        route: Route = self._route(request)
+        route: Route = self._routes.get(request.origin) or self._route_for(request)
         now = time.monotonic()
         oldest = -1.0 if request.repeatable else now - self.keepalive_expiry
         while True:
@@ -307,20 +296,16 @@ class HttpxSlots(BaseTransport, Generic[C]):
             except Exception as error:
                 raise self._failure(error, request, slot, new=used is None) from sanitized(error, request.secrets)
             finally:
-                self._release(route, slot)
+                if self._users and slot.rest():
+                    route.idle[slot] = None
+                    if self._links is None and self._sweeping is None:  # trio: a task closes idle slots
+                        self._sweeping = anyio.CancelScope()
+                        self._task = spawn(partial(self._sweep, self._sweeping), name="rbim-idle")
+                else:
+                    slot.abort()
             if slot.sent:
                 raise Unanswered(f"no complete response within {seconds:g} s")
             raise NotSent(too_late(request, seconds, proxy=self._proxy_address(request.origin), uds=self._uds))
-
-    def _release(self, route: Route, slot: AnySlot) -> None:
-        """Put the slot on its stack, or close it."""
-        if not self._users or not slot.rest():
-            slot.abort()
-            return
-        route.idle[slot] = None
-        if self._links is None and self._sweeping is None:
-            self._sweeping = anyio.CancelScope()
-            self._task = spawn(partial(self._sweep, self._sweeping), name="rbim-idle")
 
     def _failure(self, error: Exception, request: Request, slot: AnySlot | None, *, new: bool = False) -> TransportError:
         """Return the error to raise, without secrets. ``slot``: None for a carrier. ``new``: the connection was new."""

@@ -122,7 +122,7 @@ class TrioSlot(Slot):
         super().__init__(core)
         self._stream: Any = None  # SocketBytes or TlsBytes
         self._socket: socket | None = None
-        self._readable: Callable[[], bool] | None = None
+        self._readable: Callable[[], object] | None = None
         self.idle_since = 0.0
 
     def rest(self) -> bool:
@@ -140,7 +140,7 @@ class TrioSlot(Slot):
             return True
         if isinstance(self._stream, TlsBytes):
             return self._stream.ready(1) != b""
-        return self._readable()
+        return bool(self._readable())
 
     def abort(self) -> None:
         """Close the connection at once."""
