@@ -1,4 +1,4 @@
-"""Places of events for the conformance suite of inboxes: memory, a file, a stream."""
+"""Places of events for the conformance suite of inboxes: memory, a file, a database, a stream."""
 
 import asyncio
 import tempfile
@@ -46,6 +46,20 @@ class FilePlace:
         await self.clock.advance(31)
 
 
+class DatabasePlace(FilePlace):
+    """A schema in a database, and for each process an inbox of its own."""
+
+    def __init__(self, address):
+        self.clock = EmulatedClock()
+        self.address = address
+        self.name = f"t{token_hex(6)}"
+
+    def inbox(self):
+        from rbim.postgres import PostgresInbox
+
+        return PostgresInbox(self.address, name=self.name, clock=self.clock)
+
+
 class StreamPlace:
     """Streams on the servers, and a short real time until partitions are taken over."""
 
@@ -85,6 +99,11 @@ async def file_place(wrapped=lambda inbox: inbox):
 
 
 @asynccontextmanager
+async def database_place(address):
+    yield DatabasePlace(address)
+
+
+@asynccontextmanager
 async def stream_place(urls, wrapped=lambda inbox: inbox, **options):
     yield StreamPlace(urls, wrapped, **options)
 
@@ -95,6 +114,10 @@ def memory(wrapped=lambda inbox: inbox):
 
 def file(wrapped=lambda inbox: inbox):
     return InboxConformance(partial(file_place, wrapped))
+
+
+def database(address):
+    return InboxConformance(partial(database_place, address))
 
 
 def stream(urls, wrapped=lambda inbox: inbox, *, delay=0.1, **options):
