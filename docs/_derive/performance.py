@@ -56,8 +56,6 @@ TABLES = {
     "spooled deliveries": ("callbacks", "Deliveries per second: a receiver"),
     "burst of deliveries": ("callbacks", "A burst"),
     "events that wait": ("callbacks", "An inbox"),
-    "deliveries on three servers": ("jetstream", "Deliveries per second: three"),
-    "deliveries on one server": ("jetstream", "Deliveries per second: one"),
 }
 """The part and the beginning of the title of each table, by its region."""
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from attrs import field, frozen
+from attrs import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
     from types import TracebackType
@@ -112,7 +112,6 @@ class Claim:
     ``number`` is its place in the order of acceptance; ``attempt`` counts from 1. ``fence`` grows with every lease of the
     inbox, so that results of an older lease are refused. ``replays`` is the number of replays after it had been handled.
     ``crashes`` is how often it has begun without an end, because its process or worker died (see :meth:`Backlog.begin`).
-    ``headers`` travelled with the event from the process that accepted it, such as the context of a trace.
     """
 
     number: int
@@ -125,7 +124,6 @@ class Claim:
     fence: int
     replays: int = 0
     crashes: int = 0
-    headers: Mapping[str, str] = field(factory=dict[str, str], eq=False, repr=False)
 
 
 @frozen(kw_only=True)
