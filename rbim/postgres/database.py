@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from math import inf
-from secrets import token_hex
+from secrets import randbelow, token_hex
 from socket import SHUT_RDWR, socket
 from threading import Condition, Lock, Thread, current_thread
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -42,13 +42,13 @@ __all__ = ["PostgresDatabase"]
 # - Numbers are committed in their order, and a statement sees all that was committed before: one lock for each inbox.
 # - A process that is frozen in a transaction loses it after two seconds (idle_in_transaction_session_timeout).
 # - An outage is no sign that a worker has died: after another start of the server, each lease lasts its full time from now.
-# - A lease or a number from before a restore never fits what is there afterwards: fences and numbers go on STEP later after
-#   each start of the server, and when the tables turn out to be others than those that they were made as (`made`: a dump
-#   keeps all content, but the tables get other numbers in the catalogue).
+# - A lease or a number from before a restore never fits what is there afterwards: fences and numbers go on much later, by
+#   chance, after each start of the server, and when the tables turn out to be others than those that they were made as
+#   (`made`: a dump keeps all content, but the tables get other numbers in the catalogue).
 # - A process that has seen an inbox does nothing with another one in its place: it must be restarted first.
 
 VERSION = 1
-STEP = 1_000_000
+LEAST_STEP, MOST_STEP = 1_000_000, 1_000_000_000  # by which fences and numbers go on later
 
 CONNECT: dict[str, Any] = {
     "connect_timeout": 5,
@@ -60,7 +60,7 @@ CONNECT: dict[str, Any] = {
     "client_encoding": "UTF8",
     "target_session_attrs": "read-write",
 }
-SETTINGS = """SET search_path = {schema}; SET idle_in_transaction_session_timeout = 2000; SET jit = off;
+SETTINGS = """SET search_path = "{schema}"; SET idle_in_transaction_session_timeout = 2000; SET jit = off;
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"""
 MADE = """concat_ws('/', (SELECT oid FROM pg_database WHERE datname = current_database()),
     'event'::regclass::oid, 'conversation'::regclass::oid, 'meta'::regclass::oid)"""
@@ -115,9 +115,9 @@ CREATE TRIGGER refuse_truncate BEFORE TRUNCATE ON meta EXECUTE FUNCTION refuse_t
 """  # noqa: S608  # constants
 STARTED = "SELECT started = extract(epoch FROM pg_postmaster_start_time()) FROM meta"
 KEEP_LEASES = "UPDATE conversation SET ready = greatest(ready, :until) WHERE fence <> 0"
-GO_ON_LATER = f"""WITH later AS (UPDATE meta SET fence = fence + {STEP}, identity = :identity, made = {MADE},
+GO_ON_LATER = f"""WITH later AS (UPDATE meta SET fence = fence + :step, identity = :identity, made = {MADE},
     started = extract(epoch FROM pg_postmaster_start_time()))
-    SELECT setval('event_number_seq', last_value + {STEP}) FROM event_number_seq"""  # noqa: S608  # constants
+    SELECT setval('event_number_seq', last_value + :step) FROM event_number_seq"""  # noqa: S608  # constants
 
 WAIT = 2.0  # seconds for a connection that is being made
 ANSWER = 5.0  # seconds that a server may take for an answer; a frozen process may hold the lock for two of them
@@ -353,7 +353,7 @@ class PostgresDatabase:
                 raise ConnectionError(f"{self._place}: there is no such inbox; give the inbox of rbim callback serve")
             if not found:
                 if no_schema:
-                    self.execute(f"CREATE SCHEMA {self._schema}")
+                    self.execute(f'CREATE SCHEMA "{self._schema}"')
                 connection.execute(SCHEMA.format(schema=self._schema, identity=token_hex(8)), prepare=False)
             _, now, version, identity, same_tables, *numbers = self.execute(STATE).fetchone() or self._nothing()
             self._require(version, identity, same_tables or self._seen is None, *numbers)
@@ -364,7 +364,8 @@ class PostgresDatabase:
                 self._seen = None
                 logger.error("%s: it was restored or copied: what came after that copy was made is not in it", self._place)
             self.execute(KEEP_LEASES, {"until": (now if self._clock is None else self.clock()) + self._lease})
-            self.execute(GO_ON_LATER, {"identity": identity}).fetchall()
+            step = LEAST_STEP + randbelow(MOST_STEP)
+            self.execute(GO_ON_LATER, {"identity": identity, "step": step}).fetchall()
 
     def _require(self, version: int, identity: str, same_tables: object, fence: int, last: int) -> None:
         """Raise ConnectionError if this is not the inbox that this process knows, or one of another version."""
@@ -377,8 +378,8 @@ class PostgresDatabase:
         if not same_tables or (seen is not None and identity != seen.identity):
             raise self._gone()
         if seen is not None and (fence < seen.fence or last < seen.last):
-            lost = "%s: the server has an earlier state: events %d to %d and results were lost (failover, or restored?)"
-            logger.error(lost, self._place, last + 1, seen.last)
+            lost = "what was accepted and recorded since then was lost (by a failover, or restored?)"
+            logger.error("%s: the server has an earlier state: %s", self._place, lost)
         self._seen = _Seen(identity, fence, last)
 
     def _gone(self) -> ConnectionError:

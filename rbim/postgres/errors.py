@@ -32,7 +32,6 @@ NEXT_STEPS = (  # by words of the error, in this order
     ("could not extend", "free some disk space of the server"),
     ("starting up", "it is tried again"),
     ("shutting down", "it is tried again"),
-    ("Connection refused", "start the server, or check host and port"),
 )
 MOST_OF_CAUSE = 300
 

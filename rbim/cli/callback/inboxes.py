@@ -66,9 +66,12 @@ def with_archive(inbox: str, use: Callable[[Archive], Awaitable[T]]) -> T:
 
     Raises Unusable, and InvalidRequest for a file of another kind.
     """
+    import logging
     import sqlite3
 
     import anyio
+
+    logging.getLogger("rbim").setLevel(logging.ERROR)  # a server that is away is an error of the command
 
     async def used() -> T:
         async with inbox_of(inbox, create=False) as archive:
