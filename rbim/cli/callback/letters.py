@@ -22,7 +22,7 @@ from rbim._support.json_values import json_values
 from rbim._support.text import quoted
 from rbim.callbacks.events import document_of
 from rbim.cli.callback.filters import kind_of, moment_ago
-from rbim.cli.callback.inboxes import with_archive
+from rbim.cli.callback.inboxes import is_on_server, shown_inbox, with_archive
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import print_error, print_note
 from rbim.cli.exit_codes import Exit
@@ -174,7 +174,7 @@ def list_letters(  # flags, each with a default
     sys.stdout.flush()
     if len(found) > limit:
         print_note(f"there are more: add --after {shown[-1].number} for the next ones")
-    if choice.quarantine:
+    if choice.quarantine and not is_on_server(inbox):
         from rbim.callbacks.receiver.spool import refused_in
 
         spool = Path(f"{inbox}-spool")
@@ -323,8 +323,8 @@ def discard(  # noqa: PLR0913  # flags, each with a default
         words = ["--all"] if every else [*map(str, numbers[:NAMED]), *(["..."] if len(numbers) > NAMED else [])]
         words += ["--before", moment.isoformat()] if moment is not None else []
         words += ["--quarantine"] if quarantine else []
-        action = f"permanently delete {choice.count(expected)} of {inbox}{which}: {LOST}"
-        unasked = f"rbim callback letters discard {inbox} {' '.join(words)} --yes"
+        action = f"permanently delete {choice.count(expected)} of {shown_inbox(inbox)}{which}: {LOST}"
+        unasked = f"rbim callback letters discard {shown_inbox(inbox)} {' '.join(words)} --yes"
         if not confirmed(action, unasked, unchanged="nothing was deleted"):
             return Exit.USAGE
     count = with_archive(inbox, delete) if expected else 0
@@ -408,12 +408,14 @@ async def _numbered(choice: Choice, inbox: str, archive: Archive, numbers: Itera
     missing = [number for number, letter in found.items() if letter is None]
     elsewhere = [number for number, letter in found.items() if letter and letter.quarantined != choice.quarantine]
     if missing:
-        raise InvalidRequest(f"{inbox}: no {choice.count(1).removeprefix('1 ')} has the number {_listed(missing)}")
+        raise InvalidRequest(
+            f"{shown_inbox(inbox)}: no {choice.count(1).removeprefix('1 ')} has the number {_listed(missing)}"
+        )
     if elsewhere:
         are = f"{_listed(elsewhere)} {'is' if len(elsewhere) == 1 else 'are'}"
         where, flag = ("not in quarantine: leave out", "") if choice.quarantine else ("in quarantine: add", " --quarantine")
-        wrong = InvalidRequest(f"{inbox}: {are} {where} --quarantine")
-        wrong.add_note(f"See: rbim callback letters show {inbox} {elsewhere[0]}{flag}")
+        wrong = InvalidRequest(f"{shown_inbox(inbox)}: {are} {where} --quarantine")
+        wrong.add_note(f"See: rbim callback letters show {shown_inbox(inbox)} {elsewhere[0]}{flag}")
         raise wrong
     return [letter for letter in found.values() if letter is not None]
 

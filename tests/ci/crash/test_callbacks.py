@@ -9,11 +9,9 @@ import http.client
 import random
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -222,72 +220,3 @@ def deploy(folder, *, times, attempts):
 
 def test_deploys_bury_no_message(tmp_path):
     deploy(tmp_path, times=4, attempts=3)
-
-
-def kill_and_freeze(folder, *, conversations, each, times, servers=3):
-    """Kill and freeze servers while one delivery in 20 fails first, one kills and one cancels; return the figures.
-
-    ``each``: the number of deliveries of a conversation; ``times``: of kills and freezes in all.
-    """
-    chance = random.Random(times)
-    crew = Servers(folder, servers, lease=2.0)
-    over = threading.Event()
-    senders = []
-    for number in range(conversations):
-        texts = ["fails 0" if chance.random() < 0.05 else "" for _ in range(each)]
-        senders.append(Conversation(f"g{number}", crew, over, number, texts))
-    senders += [Conversation(how, crew, over, how, ["", f"{how} 0.1", ""]) for how in ("dies", "cancels")]
-    for sender in senders:
-        sender.not_accepted.add(500)  # uvicorn's answer of a task that is cancelled
-    hit = set()
-    try:
-        with crew.supervised():
-            for sender in senders:
-                sender.start()
-            for number in range(times):
-                over.wait(0.5 + chance.random())
-                while not (serving := [each for each in crew.processes if each.port is not None]):
-                    over.wait(0.05)
-                process = chance.choice(serving)
-                hit.add(process.pid)
-                if number % 3:
-                    process.kill()
-                else:
-                    process.send_signal(signal.SIGSTOP)
-                    over.wait(3.0)  # longer than the lease
-                    process.send_signal(signal.SIGCONT)
-            for sender in senders:
-                sender.join(timeout=300)
-            crew.wait_until_none_waits(120)
-        dead, done = crew.keys(DEAD), crew.keys(DONE)
-    finally:
-        over.set()
-        crew.end()
-    assert [sender.failure for sender in senders] == [None] * len(senders)
-    lines = crew.written()
-    killing = {key for _, key, name, number, _ in lines if name in {"dies", "cancels"} and number == 2}
-    assert dead == killing, "a message that kills its process buries others"
-    assert len(done) == conversations * each + 4, "lost"
-    crew.check_order(dead=dead)
-    handlers = {}
-    for what, key, _, _, process in lines:
-        if what == "handled":
-            handlers.setdefault(key, []).append(process)
-    assert done == set(handlers)
-    twice = [processes for processes in handlers.values() if len(processes) > 1]
-    assert {process for processes in twice for process in processes[:-1]} <= hit | set(crew.ended), "twice without a death"
-    return (
-        f"{times} kills and freezes of {servers} servers, {len(crew.ended)} processes ended, {len(done)} deliveries handled,"
-        f" {len(twice)} of them twice, {sum(sender.resent for sender in senders)} sends without an answer"
-    )
-
-
-def test_servers_that_are_killed_and_frozen_lose_nothing_and_bury_only_what_kills(tmp_path, capsys):
-    said = kill_and_freeze(tmp_path, conversations=20, each=40, times=6)
-    with capsys.disabled():
-        sys.stdout.write(f"\n{said}\n")
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as name:
-        sys.stdout.write(f"{kill_and_freeze(Path(name), conversations=300, each=67, times=60)}\n")
