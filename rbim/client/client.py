@@ -340,6 +340,7 @@ class AsyncClient(View):
             # declared by its own class: a subclass or a wrapper may wait outside of the transport's timers
             if vars(type(self._shared.transport)).get("keeps_timeouts"):
                 self._shared.unscoped = EndableTasks()
+        self._shared.admission.open()
         self._shared.state = "open"
         return self
 
@@ -383,8 +384,8 @@ class AsyncClient(View):
                 await _end(self._shared, kind, error, trace)
             finally:
                 self._shared.state = "closed"
+                self._shared.admission.close()
                 if self._deadlines is not None:
-                    self._shared.admission.end_watch()
                     self._deadlines.close()
 
 
