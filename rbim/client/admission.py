@@ -30,6 +30,7 @@ from rbim.client.queue import Queue, Room, Waiter
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future, TimerHandle
+    from collections.abc import Callable
 
     from anyio import Event
 
@@ -128,7 +129,7 @@ class Admission:
 
             schedule = waker()
             for bucket, source in zip(self._shared, self._sources, strict=True):
-                source.start(lambda slots, failure, bucket=bucket: schedule(partial(self._told, bucket, slots, failure)))
+                source.start(partial(self._tell, schedule, bucket))
                 bucket.ask = source.ask
 
     def close(self) -> None:
@@ -137,6 +138,11 @@ class Admission:
         for bucket, source in zip(self._shared, self._sources, strict=True):
             bucket.ask = None
             source.close()
+
+    def _tell(
+        self, schedule: Callable[[Callable[[], object]], None], bucket: SharedBucket, slots: list[float], failure: str
+    ) -> None:
+        schedule(partial(self._told, bucket, slots, failure))
 
     def _told(self, bucket: SharedBucket, slots: list[float], failure: str) -> None:
         now = self._clock.monotonic()
@@ -296,8 +302,8 @@ class Admission:
 
     def _grant(self, now: float) -> None:
         """Give places and tokens to the waiting calls that may leave now, and wake them."""
-        for bucket in self._shared:
-            bucket.reserve(now)
+        for shared in self._shared:
+            shared.reserve(now)
         while self.free and now + ROUNDING >= self._next_at:
             waiter = self._queue.next(now)
             if waiter is None:

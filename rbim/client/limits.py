@@ -58,11 +58,11 @@ def _operations(value: Iterable[type[Operation[Any]]]) -> tuple[type[Operation[A
 
 
 def _shared(rate: Rate, _: object, address: str | None) -> None:
-    if address is not None and (not isinstance(address, str) or not address.startswith(("postgresql://", "postgres://"))):
-        raise InvalidRequest(
-            "shared: use the address of a PostgreSQL server: postgresql://HOST/DATABASE#NAME", field="shared"
-        )
-    if address is not None and rate.each_group:
+    if address is None:
+        return
+    if not isinstance(cast("object", address), str) or not address.startswith(("postgresql://", "postgres://")):
+        raise InvalidRequest("shared: a PostgreSQL server is needed, such as postgresql://HOST/DATABASE", field="shared")
+    if rate.each_group:
         raise InvalidRequest("shared: a rate of each group cannot be shared", field="shared")
 
 
@@ -223,25 +223,11 @@ class SharedBucket(Bucket):
     send, and one that dies loses a few. A slot that is not used in time is lost.
     """
 
-    __slots__ = (
-        "_again_at",
-        "_alone",
-        "_asked_at",
-        "_late",
-        "_most",
-        "_spacing",
-        "_taken",
-        "ask",
-        "failure",
-        "rate",
-        "slots",
-    )
-
     def __init__(self, rate: Rate) -> None:
         super().__init__(rate)
         self.rate = rate
         self._late = max(LATE, self.slack)
-        self._spacing = self.interval
+        self._spacing: float = self.interval
         self._most = max(1, ceil(BURST_SECONDS / self.interval))
         self.slots: deque[float] = deque()
         self.ask: Callable[[int], object] | None = None

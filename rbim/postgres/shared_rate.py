@@ -42,7 +42,7 @@ CREATE = "CREATE TABLE IF NOT EXISTS rbim_rates (name text PRIMARY KEY, due floa
 TAKE = f"""
 INSERT INTO rbim_rates AS rate (name, due) VALUES (%(name)s, {CLOCK} + %(taken)s)
 ON CONFLICT (name) DO UPDATE SET due = greatest(least(rate.due, {CLOCK} + %(longest)s), {CLOCK}) + %(taken)s
-RETURNING due, {CLOCK}"""
+RETURNING due, {CLOCK}"""  # noqa: S608  # constants
 
 LONGEST = 60.0
 """Seconds, besides those of a thousand slots, for which slots are reserved at most: more is a clock that was set back."""
@@ -74,7 +74,7 @@ class SlotSource:
         self._connection: psycopg.Connection | None = None
 
     def start(self, tell: Tell) -> None:
-        """Begin to answer :meth:`ask`: ``tell`` is called in the thread, with slots in monotonic seconds, or with an error."""
+        """Begin to answer :meth:`ask`: ``tell`` is called in a thread, with slots (monotonic seconds) or an error."""
         Thread(target=self._run, args=(tell,), name="rbim-shared-rate", daemon=True).start()
 
     def ask(self, number: int) -> None:
