@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 from copy import copy
+from itertools import groupby
 from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from attrs import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["Chain", "Linked", "NotTogether", "OneOfMany", "arguments_of", "many_of"]
+__all__ = [
+    "Chain",
+    "CommandFailed",
+    "CommandFailure",
+    "Linked",
+    "NotTogether",
+    "OneOfMany",
+    "arguments_of",
+    "many_of",
+    "run_apart",
+    "run_together",
+]
 
 T = TypeVar("T")
 A = TypeVar("A")
+
+
+@frozen
+class CommandFailure:
+    """The error of one command in a transaction; the other commands were committed."""
+
+    error: Exception
+
+
+class CommandFailed(Exception):
+    """A command failed: the transaction is repeated with a savepoint for each command."""
 
 
 class NotTogether(Exception):
@@ -100,3 +125,43 @@ def arguments_of(commands: Iterable[Any]) -> list[Any]:  # commands
     """Return the arguments of commands that :func:`many_of` lets run together."""
     found: list[Any] = [each.command if each.__class__ is Linked else each for each in commands]
     return [each.argument for each in found]
+
+
+def run_together(commands: Iterable[Callable[[], Any]], harmless: tuple[type[Exception], ...]) -> list[Any]:
+    """Run commands in a transaction, neighbours of one kind as one; return the result of each.
+
+    An error in ``harmless``, which a command raises before it has written, is a CommandFailure. Raises CommandFailed for
+    any other.
+    """
+    results: list[Any] = []
+    for many, group in groupby(commands, many_of):
+        try:
+            if many is not None:
+                results += many(arguments_of(group))
+                continue
+            for command in group:
+                try:
+                    results.append(command())
+                except harmless as error:
+                    results.append(CommandFailure(error))
+        except Exception as error:
+            raise CommandFailed from error
+    return results
+
+
+def run_apart(
+    commands: Iterable[Callable[[], Any]], execute: Callable[[str], object], in_transaction: Callable[[], bool]
+) -> list[Any]:
+    """Run each command in a savepoint; return its result, or its CommandFailure."""
+    results: list[Any] = []
+    for command in commands:
+        execute("SAVEPOINT command")
+        try:
+            results.append(command())
+        except Exception as error:
+            if not in_transaction():
+                raise  # the whole transaction was rolled back
+            execute("ROLLBACK TO SAVEPOINT command")
+            results.append(CommandFailure(error))
+        execute("RELEASE SAVEPOINT command")
+    return results

@@ -30,9 +30,9 @@ from anyio import CancelScope, CapacityLimiter, get_cancelled_exc_class
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
+from rbim._support.event_loops import later
 from rbim.storage import executor
-from rbim.storage.commands import Chain, Linked
-from rbim.storage.sqlite import CommandFailure
+from rbim.storage.commands import Chain, CommandFailure, Linked
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
@@ -47,10 +47,14 @@ __all__ = ["Chain", "CommitStore", "GroupCommit", "open_group_commit"]
 T = TypeVar("T")
 
 LAST_WAIT = 3.0  # seconds after ``close`` for which a transaction still waits for another process that writes
+HURRY = 1.5  # seconds after ``close`` for which a transaction may still wait for a server
 
 
 class CommitStore(Protocol):
-    """The protocol of stores that commit; all methods are called in threads."""
+    """The protocol of stores that commit; all methods are called in threads.
+
+    A store on a server may have ``hurry``, which ends what waits for the server. It is called in the event loop.
+    """
 
     def open(self) -> None:
         """Open the store."""
@@ -261,9 +265,11 @@ class GroupCommit:
         self._give_up = monotonic() + LAST_WAIT
         self._check_drained()
         read, closed = self._future(), self._future()
+        no_hurry = later(HURRY, getattr(self._store, "hurry", bool))
         cancelled = await self._finish(self._drained)
         self._reader.submit(bool, lambda _, __: read.set_result(None), last=True)
         cancelled = await self._finish(read) or cancelled
+        no_hurry()
         self._writer.submit(self._store.close, lambda _, error: closed.set_result(error), last=True)
         cancelled = await self._finish(closed) or cancelled
         for error in (self.end, closed.result(), cancelled):

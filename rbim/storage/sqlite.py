@@ -11,7 +11,6 @@ import stat
 import time
 import weakref
 from contextlib import suppress
-from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -20,7 +19,7 @@ from attrs import frozen
 
 from rbim._support.private_files import create_private, require_trusted
 from rbim.errors import InvalidRequest
-from rbim.storage.commands import arguments_of, many_of
+from rbim.storage.commands import CommandFailed, CommandFailure, run_apart, run_together
 
 if TYPE_CHECKING:
     import os
@@ -56,17 +55,6 @@ class FileKind:
     harmless: tuple[type[Exception], ...] = ()
     cache: int = 2000  # KiB of pages that SQLite keeps in memory
     secure_delete: bool = False  # overwrite what is deleted
-
-
-@frozen
-class CommandFailure:
-    """The error of one command in a transaction; the other commands were committed."""
-
-    error: Exception
-
-
-class _CommandFailed(Exception):
-    """A command failed: the transaction is repeated with a savepoint for each command."""
 
 
 class Database:
@@ -190,7 +178,7 @@ class Database:
         """
         try:
             return self._transaction(commands, last, hurried, together=True)
-        except _CommandFailed as failed:
+        except CommandFailed as failed:
             if not apart and failed.__cause__ is not None:
                 raise failed.__cause__ from None
             return self._transaction(commands, last, hurried, together=False)
@@ -231,7 +219,10 @@ class Database:
         try:
             self._require_known_schema()
             self.now, self.news = self.clock(), False
-            results = self._run(commands) if together else [self._apart(each) for each in commands]
+            if together:
+                results = run_together(commands, self._kind.harmless)
+            else:
+                results = run_apart(commands, self.execute, lambda: self._in_transaction)
             last()
             self.execute("COMMIT")
             if self.news:
@@ -269,40 +260,6 @@ class Database:
             else:
                 return
             time.sleep(PAUSE)
-
-    def _run(self, commands: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Run commands, neighbours of one kind as one. Raises _CommandFailed if one has failed that may have written."""
-        results: list[Any] = []
-        for many, group in groupby(commands, many_of):
-            if many is None:
-                results += [self._one(each) for each in group]
-            else:
-                try:
-                    results += many(arguments_of(group))
-                except Exception as error:
-                    raise _CommandFailed from error
-        return results
-
-    def _one(self, command: Callable[[], T]) -> T | CommandFailure:
-        try:
-            return command()
-        except self._kind.harmless as error:
-            return CommandFailure(error)
-        except Exception as error:
-            raise _CommandFailed from error
-
-    def _apart(self, command: Callable[[], T]) -> T | CommandFailure:
-        self.execute("SAVEPOINT command")
-        result: T | CommandFailure
-        try:
-            result = command()
-        except Exception as error:
-            if not self._in_transaction:
-                raise  # SQLite rolled back the whole transaction
-            self.execute("ROLLBACK TO command")
-            result = CommandFailure(error)
-        self.execute("RELEASE command")
-        return result
 
     @property
     def _in_transaction(self) -> bool:

@@ -1,9 +1,10 @@
-"""Places of events for the conformance suite of inboxes: memory, a file."""
+"""Places of events for the conformance suite of inboxes: memory, a file, a database."""
 
 import tempfile
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 
 from helpers.inbox_conformance import InboxConformance
 from rbim.callbacks.inbox.memory import MemorySink
@@ -44,6 +45,20 @@ class FilePlace:
         await self.clock.advance(31)
 
 
+class DatabasePlace(FilePlace):
+    """A schema in a database, and for each process an inbox of its own."""
+
+    def __init__(self, address):
+        self.clock = EmulatedClock()
+        self.address = address
+        self.name = f"t{token_hex(6)}"
+
+    def inbox(self):
+        from rbim.postgres import PostgresInbox
+
+        return PostgresInbox(self.address, name=self.name, clock=self.clock)
+
+
 @asynccontextmanager
 async def memory_place(wrapped=lambda inbox: inbox):
     yield MemoryPlace(wrapped)
@@ -55,9 +70,18 @@ async def file_place(wrapped=lambda inbox: inbox):
         yield FilePlace(folder, wrapped)
 
 
+@asynccontextmanager
+async def database_place(address):
+    yield DatabasePlace(address)
+
+
 def memory(wrapped=lambda inbox: inbox):
     return InboxConformance(partial(memory_place, wrapped), durable=False, deaths=False, expires=False)
 
 
 def file(wrapped=lambda inbox: inbox):
     return InboxConformance(partial(file_place, wrapped))
+
+
+def database(address):
+    return InboxConformance(partial(database_place, address))

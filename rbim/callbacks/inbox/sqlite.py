@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,32 +11,20 @@ from attrs import Factory, define, field, setters
 from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.callbacks.inbox.statements import SCHEMA
 from rbim.callbacks.inbox.store import InboxStore
-from rbim.callbacks.inbox.stored import StoredInbox
+from rbim.callbacks.inbox.stored import DurableInbox
 from rbim.callbacks.observers import logger
-from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
-from rbim.storage.commands import OneOfMany
-from rbim.storage.group_commit import open_group_commit
 from rbim.storage.in_place import InPlace
 from rbim.storage.sqlite import Database, FileKind
-from rbim.timeouts import unshielded
-from rbim.validators import above_zero, or_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from contextlib import AbstractAsyncContextManager
     from os import PathLike
-    from types import TracebackType
-    from typing import Self
 
-    from rbim.callbacks.delivery import Delivery
-    from rbim.callbacks.inbox.protocols import Counts, OtherContent
+    from rbim.callbacks.inbox.protocols import Counts
     from rbim.clock import Clock
-    from rbim.storage.group_commit import Chain, GroupCommit
 
-__all__ = ["INBOX", "WEEK", "InboxFile", "SqliteInbox"]
-
-WEEK = 7 * 24 * 3600.0  # seconds
+__all__ = ["INBOX", "InboxFile", "SqliteInbox"]
 
 INBOX = FileKind(name="an inbox", mark=b"rbim", schema=((), (), SCHEMA), oldest=3, harmless=(LeaseLost,), secure_delete=True)
 """The file of a :class:`~rbim.callbacks.SqliteInbox`. Earlier versions are refused."""
@@ -103,16 +89,8 @@ def _path(given: str | PathLike[str]) -> Path:
     return text.absolute()  # so that a change of the working directory does not change the file
 
 
-def _clock(given: Clock | None) -> Clock:
-    return SystemClock() if given is None else given
-
-
-def _file(inbox: SqliteInbox) -> InboxFile:
-    return InboxFile(inbox.path, clock=inbox.clock)
-
-
 @define(eq=False, on_setattr=setters.frozen)
-class SqliteInbox(StoredInbox):
+class SqliteInbox(DurableInbox):
     """An inbox in an SQLite file, created if missing (its directory must exist). For asyncio and trio.
 
     ``retention``: seconds after handling for which resends of an event are recognised (default: 7 days). The event is
@@ -128,78 +106,16 @@ class SqliteInbox(StoredInbox):
     """
 
     path: Path = field(converter=_path)
-    retention: float = field(default=WEEK, kw_only=True, validator=above_zero)
-    dead_retention: float | None = field(default=None, kw_only=True, validator=or_none(above_zero))
-    lease: float = field(default=30.0, kw_only=True, validator=above_zero)
-    poll: float = field(default=0.25, kw_only=True, validator=above_zero)
-    clock: Clock = field(default=None, kw_only=True, converter=_clock, repr=False)
-    _file: InboxFile = field(init=False, repr=False, default=Factory(_file, takes_self=True))
-    _store: InboxStore = field(init=False, repr=False, default=Factory(lambda self: self._make_store(), takes_self=True))
-    _accept_all: Callable[[Sequence[Delivery]], Sequence[bool | OtherContent]] = field(
-        init=False, repr=False, default=Factory(lambda self: self._store.accept_all, takes_self=True)
+    _file: InboxFile = field(
+        init=False, repr=False, default=Factory(lambda self: InboxFile(self.path, clock=self.clock), takes_self=True)
     )
-    _entered: AsyncExitStack | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
-    _group_commit: GroupCommit | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
 
-    def _make_store(self) -> InboxStore:
+    def _make_store(self) -> tuple[InboxFile, InboxStore]:
         store = InboxStore(
             self._file.database, retention=self.retention, dead_retention=self.dead_retention, lease=self.lease
         )
         self._file.purge = store.purge
-        return store
-
-    @property
-    def durable(self) -> bool:
-        """Always True: accepted deliveries survive the end of the process."""
-        return True
-
-    async def __aenter__(self) -> Self:
-        if self._entered is not None:
-            raise RuntimeError("this inbox is entered already: leave it first, or create another one")
-        self._entered = AsyncExitStack()
-        try:
-            self._group_commit = await self._entered.enter_async_context(open_group_commit(self._file))
-        except BaseException:
-            self._entered = None
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        entered = self._entered
-        if entered is None:
-            return None
-        try:
-            return await entered.__aexit__(kind, error, trace)
-        finally:
-            self._entered = self._group_commit = None
-
-    @property
-    def _commits(self) -> GroupCommit:
-        if self._group_commit is None:
-            raise RuntimeError("this inbox is not entered: use it inside `async with inbox`")
-        return self._group_commit
-
-    def _open_backlog(self) -> AbstractAsyncContextManager[GroupCommit]:
-        return open_group_commit(self._file)
-
-    def _listen(self, call: Callable[[], object]) -> Callable[[], object]:
-        self._file.database.listen(call)
-        return partial(self._file.database.unlisten, call)
-
-    @unshielded
-    async def accept(self, delivery: Delivery, /, *, chain: Chain | None = None) -> bool | OtherContent:
-        """Store a delivery durably; return True if it is new, False if its key was accepted before.
-
-        If the key is known and the content differs, apart from ``resendFlag``, it is kept in quarantine (OtherContent).
-
-        If cancelled before its transaction begins, the delivery is not accepted; later it may be accepted or not. Waits
-        while another process writes. Deliveries are stored in the order of the calls; those of one ``chain`` without a gap:
-        once one of them was not stored, the later ones are not either. Raises ``sqlite3.Error`` if the file cannot be
-        written, for example on a full disk, and the error of the earlier delivery.
-        """
-        return await self._commits.run(OneOfMany(self._accept_all, delivery), chain=chain)
+        return self._file, store
 
     async def counts(self) -> Counts:
         """Return the numbers of waiting, done, dead and quarantined events. The time grows with the number of events.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox import statements as sql
@@ -11,15 +11,14 @@ from rbim.callbacks.inbox.arguments import LARGEST, EventFilter
 from rbim.callbacks.inbox.conflict import OTHER_CONTENT, is_resend, with_own_key
 from rbim.callbacks.inbox.protocols import Claim, Counts, DeadLetter, LeaseLost, OtherContent
 from rbim.callbacks.inbox.statements import DEAD, DONE, QUARANTINED
-from rbim.storage.commands import NotTogether
+from rbim.storage.commands import CommandFailure, NotTogether
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from rbim.callbacks.delivery import Delivery
-    from rbim.storage.sqlite import Database
 
-__all__ = ["Availability", "InboxStore"]
+__all__ = ["Availability", "InboxDatabase", "InboxStore", "claim_of", "row_of"]
 
 SLACK = 0.001  # seconds that a due time may be early: conversion between float and datetime rounds
 MARGIN = 3600.0  # seconds that a key is kept after the retention: the clock that signs a resend may be ahead
@@ -27,6 +26,8 @@ PURGE_EVERY = 60.0  # seconds
 STEP = 500  # events that one transaction deletes, and letters that one looks at
 REPLAY_STEP = 1000
 EVERY = EventFilter()
+
+T = TypeVar("T")
 
 
 class Availability(NamedTuple):
@@ -36,14 +37,49 @@ class Availability(NamedTuple):
     due: float | None
 
 
+class InboxDatabase(Protocol):
+    """Executes the statements of an inbox: :class:`rbim.storage.sqlite.Database`, or one on a server."""
+
+    now: float
+    news: bool
+
+    def clock(self) -> float:
+        """Return the time in epoch seconds."""
+        ...
+
+    def execute(self, statement: str, values: Any = ()) -> Any:
+        """Execute one statement, inside a command or a read; return a cursor."""
+        ...
+
+    def executemany(self, statement: str, values: Any) -> int:
+        """Execute one statement for each of the values, inside a command; return the number of changed rows."""
+        ...
+
+    def read(self, reads: Callable[[], T]) -> T:
+        """Run a function that reads, outside any transaction."""
+        ...
+
+    def query(self, statement: str, values: Any = ()) -> list[Any]:
+        """Return the rows of a search that may take long."""
+        ...
+
+    def listen(self, call: Callable[[], object]) -> None:
+        """Call a function, in any thread, after each transaction with ``news``."""
+        ...
+
+    def unlisten(self, call: Callable[[], object]) -> None:
+        """Remove a listener."""
+        ...
+
+
 class InboxStore:
     """What a transaction does, and what reads find. Times are in seconds.
 
     The methods from ``accept`` to ``purge_letters`` are commands: they run in a transaction of ``database``.
     """
 
-    def __init__(self, database: Database, *, retention: float, lease: float, dead_retention: float | None) -> None:
-        self._database = database
+    def __init__(self, database: InboxDatabase, *, retention: float, lease: float, dead_retention: float | None) -> None:
+        self.database = database
         self._retention = retention
         self._dead_retention = dead_retention
         self._lease_time = lease
@@ -59,7 +95,7 @@ class InboxStore:
         """
         if len(deliveries) == 1:
             return [self.accept(deliveries[0])]
-        if self._database.executemany(sql.ACCEPT, map(_row, deliveries)) < len(deliveries):
+        if self.database.executemany(sql.ACCEPT, map(row_of, deliveries)) < len(deliveries):
             raise NotTogether
         self._open_conversations(dict.fromkeys(each.conversation for each in deliveries if each.problem is None))
         return [True] * len(deliveries)
@@ -69,22 +105,22 @@ class InboxStore:
 
         One with a known key and other content is stored under a key of its own, in quarantine.
         """
-        if self._database.execute(sql.ACCEPT, _row(delivery)).rowcount > 0:
+        if self.database.execute(sql.ACCEPT, row_of(delivery)).rowcount > 0:
             if delivery.problem is None:
                 self._open_conversations((delivery.conversation,))
             return True
-        ((number, known),) = self._database.execute(sql.BY_KEY, (delivery.key,))
+        ((number, known),) = self.database.execute(sql.BY_KEY, (delivery.key,))
         if is_resend(delivery.body, known):
             return False
         other = with_own_key(delivery, number)
-        if self._database.execute(sql.ACCEPT, _row(other)).rowcount > 0:
+        if self.database.execute(sql.ACCEPT, row_of(other)).rowcount > 0:
             return OtherContent(key=other.key, problem=other.problem or "")
         return False
 
     def _open_conversations(self, conversations: Iterable[str]) -> None:
         """Let conversations with waiting events be claimed from now on, unless they have their rows already."""
-        if self._database.executemany(sql.OPEN_CONVERSATION, [(each, self._database.now) for each in conversations]):
-            self._database.news = True
+        if self.database.executemany(sql.OPEN_CONVERSATION, [(each, self.database.now) for each in conversations]):
+            self.database.news = True
 
     # ------------------------------------------------------------------------- leases, results
 
@@ -94,11 +130,11 @@ class InboxStore:
         Those conversations come first that have been ready longest. Those leased under the fences ``held`` are left out:
         they are being handled, although the clock says that their leases have expired.
         """
-        due = self._database.now + SLACK
-        for name, fence, begun in self._database.execute(sql.RETRIED_ALONE, (due, len(held) + 1)).fetchall():
+        due = self.database.now + SLACK
+        for name, fence, begun in self.database.execute(sql.RETRIED_ALONE, (due, len(held) + 1)).fetchall():
             if fence not in held and (claims := self._lease(name, self._fences(1)[0], 1, crashes=begun)):
                 return claims
-        ready = self._database.execute(sql.READY, (due, limit + len(held))).fetchall()
+        ready = self.database.execute(sql.READY, (due, limit + len(held))).fetchall()
         free = [name for name, fence in ready if fence not in held][:limit]
         if not free:
             return []
@@ -107,99 +143,95 @@ class InboxStore:
         return [claim for name, fence in fenced for claim in self._lease(name, fence, each)]
 
     def _fences(self, count: int) -> range:
-        self._database.execute(sql.ADD_FENCES, (count,))
-        ((last,),) = self._database.execute(sql.LAST_FENCE)
+        self.database.execute(sql.ADD_FENCES, (count,))
+        ((last,),) = self.database.execute(sql.LAST_FENCE)
         return range(last - count + 1, last + 1)
 
     def _lease(self, name: str, fence: int, limit: int, *, crashes: int = 0) -> list[Claim]:
         """Lease a conversation and claim its oldest events. They begin at once, but for one that is retried alone."""
         claims = self._oldest(name, fence, limit, crashes=crashes)
         if claims:
-            self._database.execute(sql.LEASE, (self._lease_end, fence, crashes or 1, name))
+            self.database.execute(sql.LEASE, (self._lease_end, fence, crashes or 1, name))
         return claims
 
     def _oldest(self, name: str, fence: int, limit: int, *, crashes: int = 0) -> list[Claim]:
         """Return claims of the oldest waiting events; if there is none, delete the conversation's row."""
-        rows = self._database.execute(sql.OLDEST, (name, limit)).fetchall()
+        rows = self.database.execute(sql.OLDEST, (name, limit)).fetchall()
         if not rows:
-            self._database.execute(sql.CLOSE_CONVERSATION, (name,))
-        return [
-            Claim(
-                number=number,
-                key=key,
-                conversation=name,
-                app_id=app_id,
-                body=body,
-                received=datetime.fromtimestamp(received, UTC),
-                attempt=attempts + 1,
-                fence=fence,
-                replays=replays,
-                crashes=crashes,
-            )
-            for number, key, app_id, body, received, attempts, replays in rows
-        ]
+            self.database.execute(sql.CLOSE_CONVERSATION, (name,))
+        return [claim_of(name, fence, *row, crashes=crashes) for row in rows]
 
     @property
     def _lease_end(self) -> float:
-        return self._database.now + self._lease_time
+        return self.database.now + self._lease_time
 
     def begin(self, claim: Claim) -> None:
         """Note that an event that is retried alone is handled from now on. Raises LeaseLost."""
-        if not self._database.execute(sql.SET_BEGUN, (claim.crashes + 1, claim.conversation, claim.fence)).rowcount:
+        if not self.database.execute(sql.SET_BEGUN, (claim.crashes + 1, claim.conversation, claim.fence)).rowcount:
             raise LeaseLost
         self.renew((claim,))
 
     def discount(self, claims: Sequence[Claim]) -> None:
         """Let a death from now on count for nothing."""
         for claim in claims:
-            self._database.execute(sql.SET_BEGUN, (claim.crashes, claim.conversation, claim.fence))
-            self._database.news |= not claim.crashes
+            self.database.execute(sql.SET_BEGUN, (claim.crashes, claim.conversation, claim.fence))
+            self.database.news |= not claim.crashes
+
+    def done_all(self, given: Sequence[tuple[Sequence[Claim], int]]) -> list[list[Claim] | CommandFailure]:
+        """Record claims with their ``more`` as ``done`` does; the failure of one is LeaseLost."""
+        results: list[list[Claim] | CommandFailure] = []
+        for claims, more in given:
+            try:
+                results.append(self.done(claims, more=more))
+            except LeaseLost as error:
+                results.append(CommandFailure(error))
+        return results
 
     def done(self, claims: Sequence[Claim], *, more: int) -> list[Claim]:
         """Settle the oldest events of a conversation as done; return its oldest ``more`` ones. Raises LeaseLost."""
-        return self._settle(claims, (DONE, self._database.now, None), more=more)
+        return self._settle(claims, (DONE, self.database.now, None), more=more)
 
     def dead_letter(self, claim: Claim, *, error: str, more: int) -> list[Claim]:
         """Settle an event as a dead letter; otherwise like ``done``."""
-        return self._settle((claim,), (DEAD, self._database.now, _storable(error)), more=more)
+        return self._settle((claim,), (DEAD, self.database.now, _storable(error)), more=more)
 
     def _settle(self, claims: Sequence[Claim], result: tuple[int, float, str | None], *, more: int) -> list[Claim]:
         name, fence = claims[0].conversation, claims[0].fence
-        if self._database.execute(sql.FENCE, (name,)).fetchone() != (fence,):
+        if self.database.execute(sql.FENCE, (name,)).fetchone() != (fence,):
             raise LeaseLost
-        if not sum(self._database.execute(sql.SETTLE, (*result, claim.number)).rowcount for claim in claims):
+        if not sum(self.database.execute(sql.SETTLE, (*result, claim.number)).rowcount for claim in claims):
             raise LeaseLost
         if claims[0].crashes:  # retried alone: what follows is claimed like others
             more = 0
         following = self._oldest(name, fence, max(more, 1))
         if following and more:
-            self._database.execute(sql.RENEW, (self._lease_end, name, fence))
+            self.database.execute(sql.RENEW, (self._lease_end, name, fence))
             return following
         if following:
-            self._database.execute(sql.MAKE_READY, (self._database.now, name))
-            self._database.news = True
+            self.database.execute(sql.MAKE_READY, (self.database.now, name))
+            self.database.news = True
         return []
 
     def retry(self, claim: Claim, *, error: str, pause: float) -> None:
         """Record a failed attempt and pause the conversation. Raises LeaseLost."""
-        if not self._end_lease(claim, self._database.now + pause, begun=0):
+        if not self._end_lease(claim, self.database.now + pause, begun=0):
             raise LeaseLost
-        self._database.execute(sql.COUNT_FAILURE, (_storable(error), claim.number))
+        self.database.execute(sql.COUNT_FAILURE, (_storable(error), claim.number))
 
     def release(self, claim: Claim, *, died: bool = False) -> None:
         """Give an event and the later ones of its conversation back unhandled, unless the lease is lost."""
-        self._end_lease(claim, self._database.now, begun=claim.crashes + died)
+        self._end_lease(claim, self.database.now, begun=claim.crashes + died)
 
     def _end_lease(self, claim: Claim, ready: float, *, begun: int) -> bool:
         """End a lease while its event still waits; return False if the lease was lost."""
         values = (ready, begun, claim.conversation, claim.fence, claim.number)
-        ended: bool = self._database.execute(sql.END_LEASE, values).rowcount > 0
-        self._database.news |= ended
+        ended: bool = self.database.execute(sql.END_LEASE, values).rowcount > 0
+        self.database.news |= ended
         return ended
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """Extend leases to their full time from now; return the claims whose leases are lost."""
-        until, execute = self._lease_end, self._database.execute
+        until, execute = self._lease_end, self.database.execute
         return [each for each in claims if not execute(sql.RENEW, (until, each.conversation, each.fence)).rowcount]
 
     # --------------------------------------------------------------------------------- letters
@@ -207,11 +239,11 @@ class InboxStore:
     def requeue(self, numbers: Sequence[int], *, dead: bool = True, quarantined: bool = True) -> int:
         """Let dead letters wait again, and events in quarantine that can be read now; return their number."""
         count = 0
-        for letter in _letters(row for each in numbers for row in self._database.execute(sql.LETTER, (each,)).fetchall()):
+        for letter in _letters(row for each in numbers for row in self.database.execute(sql.LETTER, (each,)).fetchall()):
             if letter.quarantined and quarantined:
                 count += self._readmit(letter, delivery_of(letter.body, app_id=letter.app_id, received=letter.received))
             elif not letter.quarantined and dead:
-                self._database.execute(sql.REQUEUE, (letter.number,))
+                self.database.execute(sql.REQUEUE, (letter.number,))
                 self._count_anew((letter.conversation,))
                 count += 1
         return count
@@ -222,117 +254,134 @@ class InboxStore:
             return False
         for key in (delivery.key, letter.key):
             values = (key, delivery.conversation, *_kind(delivery), letter.number, key, letter.number)
-            if self._database.execute(sql.READMIT, values).rowcount:
+            if self.database.execute(sql.READMIT, values).rowcount:
                 break
         self._count_anew((delivery.conversation,))
         return True
 
     def _count_anew(self, conversations: Iterable[str]) -> None:
         """Let conversations be claimed in which events wait again; what begun there without an end may be another event."""
-        if self._database.executemany(sql.COUNT_ANEW, [(each, self._database.now) for each in conversations]):
-            self._database.news = True
+        if self.database.executemany(sql.COUNT_ANEW, [(each, self.database.now) for each in conversations]):
+            self.database.news = True
 
     def replay(self, wanted: EventFilter, *, after: int, last: int) -> tuple[int, int]:
         """Replay one step of the events after number ``after`` up to ``last``; return the last number and the count."""
-        until: int | None = self._database.execute(sql.SPAN, (after, last, REPLAY_STEP)).fetchone()[0]
+        until: int | None = self.database.execute(sql.SPAN, (after, last, REPLAY_STEP)).fetchone()[0]
         if until is None:
             return last, 0
         count = 0
         if not wanted.dead_only:
-            rows = self._database.execute(sql.LETTERS[QUARANTINED], _values(EVERY, after, until)).fetchall()
+            rows = self.database.execute(sql.LETTERS[QUARANTINED], _values(EVERY, after, until)).fetchall()
             for letter, delivery in _readable(rows, wanted):
-                if self._database.execute(sql.OTHER_OF_KEY, (delivery.key, letter.number)).fetchone():
-                    self._database.execute(sql.DELETE, (letter.number, QUARANTINED))  # it was accepted again meanwhile
+                if self.database.execute(sql.OTHER_OF_KEY, (delivery.key, letter.number)).fetchone():
+                    self.database.execute(sql.DELETE, (letter.number, QUARANTINED))  # it was accepted again meanwhile
                 else:
                     count += self._readmit(letter, delivery)
         values = _values(wanted, after, until)
-        self._count_anew([name for (name,) in self._database.execute(sql.REPLAY_CONVERSATIONS, values).fetchall()])
-        replayed: int = self._database.execute(sql.REPLAY, values).rowcount
+        self._count_anew([name for (name,) in self.database.execute(sql.REPLAY_CONVERSATIONS, values).fetchall()])
+        replayed: int = self.database.execute(sql.REPLAY, values).rowcount
         return until, count + replayed
 
     def discard(self, numbers: Sequence[int], *, dead: bool = True, quarantined: bool = True) -> int:
         """Delete dead letters and events in quarantine; return their number."""
         states = [DEAD] * dead + [QUARANTINED] * quarantined
-        return self._database.executemany(sql.DELETE, [(number, state) for state in states for number in numbers])
+        return self.database.executemany(sql.DELETE, [(number, state) for state in states for number in numbers])
 
     def purge_letters(self, state: int, *, before: float, after: int) -> tuple[int, int]:
         """Delete those received before ``before`` of the next 500 with numbers above ``after``; return the last number too.
 
         It is 0 at the end.
         """
-        rows = self._database.execute(sql.NEXT_LETTERS[state], (after, STEP)).fetchall()
+        rows = self.database.execute(sql.NEXT_LETTERS[state], (after, STEP)).fetchall()
         old = [(number, state) for number, received in rows if received < before]
-        return rows[-1][0] if len(rows) == STEP else 0, self._database.executemany(sql.DELETE, old)
+        return rows[-1][0] if len(rows) == STEP else 0, self.database.executemany(sql.DELETE, old)
 
     # ---------------------------------------------------------------------------- old events
 
     def purge_due(self) -> bool:
         """Return whether the next transaction looks for events to delete; one without commands does it, too."""
-        return self._purged is None or not 0 <= self._database.clock() - self._purged < PURGE_EVERY
+        return self._purged is None or not 0 <= self.database.clock() - self._purged < PURGE_EVERY
 
     def purge(self) -> None:
         """Once a minute, delete up to 500 events of each kind that are older than their retention; more follow at once."""
-        now = self._database.now
+        now = self.database.now
         if self._purged is not None and 0 <= now - self._purged < PURGE_EVERY:
             return
         limits = {DONE: now - self._retention - MARGIN}
         if self._dead_retention is not None:
             limits |= dict.fromkeys((DEAD, QUARANTINED), now - self._dead_retention)
-        deleted = [self._database.execute(sql.PURGE[state], (limit, STEP)).rowcount for state, limit in limits.items()]
+        deleted = [self.database.execute(sql.PURGE[state], (limit, STEP)).rowcount for state, limit in limits.items()]
         self._purged = now if max(deleted) < STEP else None
 
     # ---------------------------------------------------------------------------------- reads
 
     def availability(self, held: Collection[int] = ()) -> Availability:
         """Return whether and when a conversation can be claimed; ignore those leased under the fences ``held``."""
-        execute, limit = self._database.execute, (len(held) + 1,)
-        rows = self._database.read(
+        execute, limit = self.database.execute, (len(held) + 1,)
+        rows = self.database.read(
             lambda: execute(sql.NEXT_READY, limit).fetchall() + execute(sql.NEXT_RETRIED_ALONE, limit).fetchall()
         )
-        dues = [ready - self._database.clock() for ready, fence in rows if fence not in held]
+        dues = [ready - self.database.clock() for ready, fence in rows if fence not in held]
         due = min(dues, default=None)
         return Availability(ready=True, due=0.0) if due is not None and due <= SLACK else Availability(ready=False, due=due)
 
     def counts(self) -> Counts:
         """Return the numbers of events by state."""
-        ((waiting, done, dead, quarantined),) = self._database.query(sql.COUNTS)
+        ((waiting, done, dead, quarantined),) = self.database.query(sql.COUNTS)
         return Counts(waiting=waiting, done=done, dead=dead, quarantined=quarantined)
 
     def lag(self) -> float:
         """Return the age of the oldest waiting event in seconds; 0 if none waits."""
-        rows = self._database.query(sql.OLDEST_RECEIVED)
-        return max(0.0, self._database.clock() - rows[0][0]) if rows else 0.0
+        rows = self.database.query(sql.OLDEST_RECEIVED)
+        return max(0.0, self.database.clock() - rows[0][0]) if rows else 0.0
 
     def last(self) -> int:
         """Return the number of the event accepted last; 0 if there is none."""
-        ((number,),) = self._database.query(sql.LAST_NUMBER)
+        ((number,),) = self.database.query(sql.LAST_NUMBER)
         return int(number)
 
     def letter(self, number: int) -> DeadLetter | None:
         """Return a dead letter or an event in quarantine; None if there is none with this number."""
-        return next(iter(_letters(self._database.query(sql.LETTER, (number,)))), None)
+        return next(iter(_letters(self.database.query(sql.LETTER, (number,)))), None)
 
     def letters(self, state: int, wanted: EventFilter, limit: int, after: int) -> list[DeadLetter]:
         """Return at most ``limit`` dead letters or events in quarantine with numbers above ``after``."""
-        return _letters(self._database.query(sql.LETTERS[state], _values(wanted, after, limit=limit)))
+        return _letters(self.database.query(sql.LETTERS[state], _values(wanted, after, limit=limit)))
 
     def replayable(self, wanted: EventFilter, *, after: int, until: int) -> list[tuple[str, int]]:
         """Return how many done events and dead letters of these numbers a replay would let wait again, by ``msgType``."""
         statement = sql.DEAD_BY_TYPE if wanted.dead_only else sql.REPLAYABLE
-        return self._database.query(statement, _values(wanted, after, until))
+        return self.database.query(statement, _values(wanted, after, until))
 
     def readmissible(self, wanted: EventFilter, *, after: int, keys: set[str]) -> tuple[int, list[str]]:
         """Return the ``msgType`` of each event among the next 500 in quarantine that a replay would let wait again.
 
         And the last number of them, 0 at the end. ``keys``: of those before them, to which it adds.
         """
-        rows = self._database.query(sql.LETTERS[QUARANTINED], _values(EVERY, after, limit=STEP))
+        rows = self.database.query(sql.LETTERS[QUARANTINED], _values(EVERY, after, limit=STEP))
         found: list[str] = []
         for letter, delivery in _readable(rows, wanted):
-            if delivery.key not in keys and not self._database.query(sql.OTHER_OF_KEY, (delivery.key, letter.number)):
+            if delivery.key not in keys and not self.database.query(sql.OTHER_OF_KEY, (delivery.key, letter.number)):
                 keys.add(delivery.key)
                 found.append(delivery.msg_type)
         return rows[-1][0] if len(rows) == STEP else 0, found
+
+
+def claim_of(name: str, fence: int, *row: Any, crashes: int = 0) -> Claim:
+    """Return the claim of a row of OLDEST."""
+    number, key, app_id, body, received, attempts, replays = row
+    return Claim(
+        number=number,
+        key=key,
+        conversation=name,
+        app_id=app_id,
+        body=body,
+        received=datetime.fromtimestamp(received, UTC),
+        attempt=attempts + 1,
+        fence=fence,
+        replays=replays,
+        crashes=crashes,
+    )
 
 
 def _kind(delivery: Delivery) -> tuple[str, str]:
@@ -340,7 +389,7 @@ def _kind(delivery: Delivery) -> tuple[str, str]:
     return "" if delivery.kind is None else delivery.kind.__name__, delivery.msg_type
 
 
-def _row(delivery: Delivery) -> tuple[str | float | bytes | None, ...]:
+def row_of(delivery: Delivery) -> tuple[str | float | bytes | None, ...]:
     """Return the values of ACCEPT."""
     key, conversation, app_id, body, received, kind, msg_type, _, problem = delivery
     name, at = "" if kind is None else kind.__name__, received.timestamp()

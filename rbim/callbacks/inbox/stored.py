@@ -5,33 +5,44 @@ from __future__ import annotations
 import sqlite3
 from abc import ABC, abstractmethod
 from collections import Counter
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
+from attrs import define, field, setters
 
 from rbim._support.event_loops import waker
 from rbim.callbacks.inbox.arguments import LARGEST, epoch, event_filter, numbers_of, page
 from rbim.callbacks.inbox.statements import DEAD, QUARANTINED
+from rbim.clock import SystemClock
+from rbim.storage.commands import OneOfMany
+from rbim.storage.group_commit import open_group_commit
+from rbim.timeouts import unshielded
+from rbim.validators import above_zero, or_none
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
+    from types import TracebackType
+    from typing import Self
 
+    from rbim.callbacks.delivery import Delivery
     from rbim.callbacks.events.types import Event
-    from rbim.callbacks.inbox.protocols import Backlog, Claim, Counts, DeadLetter
+    from rbim.callbacks.inbox.protocols import Backlog, Claim, Counts, DeadLetter, OtherContent
     from rbim.callbacks.inbox.store import InboxStore
     from rbim.clock import Clock
+    from rbim.storage.group_commit import Chain, CommitStore, GroupCommit
 
     T = TypeVar("T")
 
-__all__ = ["Commits", "StoredInbox"]
+__all__ = ["WEEK", "Commits", "DurableInbox", "StoredInbox"]
+
+WEEK = 7 * 24 * 3600.0  # seconds
 
 STEP = 500  # events that one transaction requeues or deletes
-SPAN = 20_000  # numbers among which one search counts
 
 
 class Commits(Protocol):
@@ -55,6 +66,8 @@ class StoredInbox(ABC):
 
     __slots__ = ()
 
+    span = 20_000
+    """Numbers of events among which one search of :meth:`replayable` counts."""
     lease: float
     poll: float
     clock: Clock
@@ -174,7 +187,7 @@ class StoredInbox(ABC):
         """Return how many events :meth:`replay` would make wait again, by ``msgType``, the most first. Changes nothing."""
         wanted, store = event_filter(since, kind, dead_only=dead_only), self._store
         last = await self._commits.query(store.last)
-        step = LARGEST if dead_only else SPAN  # dead letters have an index
+        step = LARGEST if dead_only else self.span  # dead letters have an index
         found: Counter[str] = Counter()
         for at in range(0, last, step):
             until = min(at + step, last)
@@ -186,6 +199,90 @@ class StoredInbox(ABC):
             found.update(kinds)
             more = at > 0
         return dict(found.most_common())
+
+
+def _clock(given: Clock | None) -> Clock:
+    return SystemClock() if given is None else given
+
+
+@define(eq=False, on_setattr=setters.frozen)
+class DurableInbox(StoredInbox):
+    """An inbox that outlives its process, with a group commit for each event loop: a file, or a database on a server."""
+
+    retention: float = field(default=WEEK, kw_only=True, validator=above_zero)
+    dead_retention: float | None = field(default=None, kw_only=True, validator=or_none(above_zero))
+    lease: float = field(default=30.0, kw_only=True, validator=above_zero)
+    poll: float = field(default=0.25, kw_only=True, validator=above_zero)
+    clock: Clock = field(default=None, kw_only=True, converter=_clock, repr=False)
+    _opened: CommitStore = field(init=False, repr=False, on_setattr=setters.NO_OP)
+    _store: InboxStore = field(init=False, repr=False, on_setattr=setters.NO_OP)
+    _accept_all: Callable[[Sequence[Delivery]], Sequence[bool | OtherContent]] = field(
+        init=False, repr=False, on_setattr=setters.NO_OP
+    )
+    _entered: AsyncExitStack | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
+    _group_commit: GroupCommit | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
+
+    def __attrs_post_init__(self) -> None:
+        self._opened, self._store = self._make_store()
+        self._accept_all = self._store.accept_all
+
+    @abstractmethod
+    def _make_store(self) -> tuple[CommitStore, InboxStore]:
+        """Return what a group commit opens, and the commands that it runs."""
+
+    @property
+    def durable(self) -> bool:
+        """Always True: accepted deliveries survive the end of the process."""
+        return True
+
+    async def __aenter__(self) -> Self:
+        if self._entered is not None:
+            raise RuntimeError("this inbox is entered already: leave it first, or create another one")
+        self._entered = AsyncExitStack()
+        try:
+            self._group_commit = await self._entered.enter_async_context(open_group_commit(self._opened))
+        except BaseException:
+            self._entered = None
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        entered = self._entered
+        if entered is None:
+            return None
+        try:
+            return await entered.__aexit__(kind, error, trace)
+        finally:
+            self._entered = self._group_commit = None
+
+    @property
+    def _commits(self) -> GroupCommit:
+        if self._group_commit is None:
+            raise RuntimeError("this inbox is not entered: use it inside `async with inbox`")
+        return self._group_commit
+
+    def _open_backlog(self) -> AbstractAsyncContextManager[GroupCommit]:
+        return open_group_commit(self._opened)
+
+    def _listen(self, call: Callable[[], object]) -> Callable[[], object]:
+        database = self._store.database
+        database.listen(call)
+        return partial(database.unlisten, call)
+
+    @unshielded
+    async def accept(self, delivery: Delivery, /, *, chain: Chain | None = None) -> bool | OtherContent:
+        """Store a delivery durably; return True if it is new, False if its key was accepted before.
+
+        If the key is known and the content differs, apart from ``resendFlag``, it is kept in quarantine (OtherContent).
+
+        If cancelled before its transaction begins, the delivery is not accepted; later it may be accepted or not. Waits
+        while another process writes. Deliveries are stored in the order of the calls; those of one ``chain`` without a gap:
+        once one of them was not stored, the later ones are not either. Raises the error of the earlier delivery, and what
+        the database raises if it cannot store (a full disk, for example): ``sqlite3.Error``, or ConnectionError on a server.
+        """
+        return await self._commits.run(OneOfMany(self._accept_all, delivery), chain=chain)
 
 
 class _Backlog:
@@ -233,7 +330,7 @@ class _Backlog:
                 self._held[claim.fence] = claim
 
     async def done(self, claims: Sequence[Claim], /, *, more: int) -> Sequence[Claim]:
-        return await self._settle(claims[0], partial(self._store.done, tuple(claims), more=more))
+        return await self._settle(claims[0], OneOfMany(self._store.done_all, (tuple(claims), more)))
 
     async def dead_letter(self, claim: Claim, /, *, error: str, more: int) -> Sequence[Claim]:
         return await self._settle(claim, partial(self._store.dead_letter, claim, error=error, more=more))
@@ -244,7 +341,7 @@ class _Backlog:
     async def release(self, claim: Claim, /, *, died: bool = False) -> None:
         await self._settle(claim, partial(self._store.release, claim, died=died))
 
-    async def _settle(self, claim: Claim, command: Callable[[], Sequence[Claim] | None]) -> Sequence[Claim]:
+    async def _settle(self, claim: Claim, command: Callable[[], Any]) -> Sequence[Claim]:
         following: Sequence[Claim] | None = None
         try:
             following = await self._commits.run(command, undo=self._release_undone)
@@ -262,7 +359,7 @@ class _Backlog:
         while True:
             changes = self._changes
             if self._store.purge_due():
-                with suppress(sqlite3.Error):  # a full disk, for example: the next look is in a minute
+                with suppress(sqlite3.Error, ConnectionError):  # a full disk, for example: the next look is in a minute
                     await self._commits.run(bool)
             ready, due = await self._commits.read(partial(self._store.availability, frozenset(self._held)))
             if ready:

@@ -12,7 +12,7 @@ from cyclopts.validators import Number
 
 from rbim._support.json_values import json_values
 from rbim.cli.callback.filters import kind_of, moment_ago, moment_of
-from rbim.cli.callback.inboxes import Unusable, with_archive
+from rbim.cli.callback.inboxes import Unusable, shown_inbox, with_archive
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import report_error
 from rbim.cli.exit_codes import Exit
@@ -78,7 +78,9 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     Parameters
     ----------
     inbox
-        The file that stores the events; it is created if it does not exist.
+        The file that stores the events; it is created if it does not exist. Or a PostgreSQL database, for receivers and
+        workers on several machines: postgresql://user@host/database, with #NAME for another schema than copies. Leave the
+        password to PGPASSWORD or a password file.
     host
         The address to listen on; 0.0.0.0 for all addresses of this machine.
     port
@@ -105,7 +107,8 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     health
         A path that answers GET with 200 if deliveries are stored and handled, else with 503, and with JSON.
     spool
-        The overflow file for deliveries that the inbox cannot take in time (default: INBOX-spool).
+        The overflow file for deliveries that the inbox cannot take in time (default: INBOX-spool). An inbox in a database
+        needs one in normal mode.
     page
         Show in a browser what comes in, what waits, dead letters and quarantine. The address is printed on standard error;
         only this machine and its holder can open it.
@@ -158,7 +161,8 @@ def work(  # noqa: PLR0913  # flags, each with a default
     handlers
         The router with the handlers, as MODULE:NAME, such as app.handlers:router.
     inbox
-        The file that stores the events; it is created if it does not exist.
+        The file that stores the events, or the PostgreSQL database, such as postgresql://user@host/database. It is created
+        if it does not exist.
     around
         A function, as MODULE:NAME, that returns an async context manager for what handlers share, such as a connection pool:
         its value is their `HandlerContext.resource`.
@@ -331,7 +335,7 @@ def replay(  # noqa: PLR0913  # flags, each with a default
     as_json
         Print one JSON object.
     """
-    unasked = f"rbim callback replay --inbox {inbox} --yes"
+    unasked = f"rbim callback replay --inbox {shown_inbox(inbox)} --yes"
     try:
         moment = None if since is None else moment_ago(since, "--since")
         chosen = None if kind is None else kind_of(kind)
@@ -340,7 +344,7 @@ def replay(  # noqa: PLR0913  # flags, each with a default
             return _print_replayable(kinds, as_json=as_json)
         if since is None and kind is None and not (dead or yes):
             every = sum(with_archive(inbox, lambda one: one.replayable()).values())
-            action = f"have all {_events(every)} of {inbox} handled again"
+            action = f"have all {_events(every)} of {shown_inbox(inbox)} handled again"
             if every and not confirmed(action, unasked, unchanged="nothing was replayed"):
                 return Exit.USAGE
         count = with_archive(inbox, lambda one: one.replay(moment, chosen, dead_only=dead))

@@ -1,4 +1,4 @@
-"""The inbox that a command names."""
+"""The inbox that a command names: the path of a file, or the address of a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
+from rbim.cli.extras import require
+from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from rbim.callbacks.inbox.protocols import Archive
     from rbim.callbacks.inbox.sqlite import SqliteInbox
+    from rbim.postgres.inbox import PostgresInbox
 
-__all__ = ["Unusable", "inbox_of", "with_archive"]
+__all__ = ["Unusable", "inbox_of", "is_on_server", "shown_inbox", "with_archive"]
 
 T = TypeVar("T")
 
@@ -25,11 +28,37 @@ class Unusable(Exception):
     code = Exit.USAGE
 
 
-def inbox_of(inbox: str) -> SqliteInbox:
-    """Return the inbox of a command that creates it if it is missing."""
-    from rbim.callbacks.inbox.sqlite import SqliteInbox
+def is_on_server(inbox: str) -> bool:
+    """Return whether a text is an address such as ``postgresql://user@host/database#copies``, and not the path of a file."""
+    return inbox.startswith(("postgresql://", "postgres://"))
 
-    return SqliteInbox(Path(inbox))
+
+def shown_inbox(inbox: str) -> str:
+    """Return the text for people, without a password."""
+    if not is_on_server(inbox):
+        return inbox
+    from rbim.postgres.errors import without_password
+
+    return without_password(inbox)
+
+
+def inbox_of(inbox: str, *, create: bool = True) -> SqliteInbox | PostgresInbox:
+    """Return the inbox of a command; it is created if it is missing.
+
+    ``create``: whether one in a database is, too. Raises InvalidRequest, and MissingExtra without the extra.
+    """
+    if not is_on_server(inbox):
+        from rbim.callbacks.inbox.sqlite import SqliteInbox
+
+        return SqliteInbox(Path(inbox))
+    require("postgres", "psycopg")
+    from rbim.postgres.inbox import PostgresInbox
+
+    address, _, name = inbox.partition("#")
+    try:
+        return PostgresInbox(address, name=name or "copies", create=create)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"--inbox: {error.message}", field="--inbox") from None
 
 
 def with_archive(inbox: str, use: Callable[[Archive], Awaitable[T]]) -> T:
@@ -37,19 +66,25 @@ def with_archive(inbox: str, use: Callable[[Archive], Awaitable[T]]) -> T:
 
     Raises Unusable, and InvalidRequest for a file of another kind.
     """
+    import logging
     import sqlite3
 
     import anyio
 
+    logging.getLogger("rbim").setLevel(logging.ERROR)  # a server that is away is an error of the command
+
     async def used() -> T:
-        async with inbox_of(inbox) as archive:
+        async with inbox_of(inbox, create=False) as archive:
             return await use(archive)
 
-    if not Path(inbox).is_file():  # it would be created
+    if not is_on_server(inbox) and not Path(inbox).is_file():  # it would be created
         print_error(f"{inbox}: no such file; give the inbox of rbim callback serve")
         raise Unusable
     try:
         return anyio.run(used)
+    except ConnectionError as error:  # it names the server
+        print_error(str(error))
+        raise Unusable from None
     except (OSError, sqlite3.Error) as error:
         print_error(f"{inbox}: {error}")
         raise Unusable from None

@@ -21,7 +21,7 @@ from rbim._support.json_values import json_values
 from rbim._support.text import quoted
 from rbim.callbacks.events.parsing import document_of
 from rbim.cli.callback.filters import kind_of, moment_ago
-from rbim.cli.callback.inboxes import Unusable, with_archive
+from rbim.cli.callback.inboxes import Unusable, shown_inbox, with_archive
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import print_error, print_note, report_error
 from rbim.cli.exit_codes import Exit
@@ -359,8 +359,8 @@ def discard(  # noqa: PLR0913  # flags, each with a default
             words = ["--all"] if every else [*map(str, numbers[:NAMED]), *(["..."] if len(numbers) > NAMED else [])]
             words += ["--before", moment.isoformat()] if moment is not None else []
             words += ["--quarantine"] if quarantine else []
-            action = f"permanently delete {choice.count(expected)} of {inbox}{which}: {LOST}"
-            unasked = f"rbim callback letters discard {inbox} {' '.join(words)} --yes"
+            action = f"permanently delete {choice.count(expected)} of {shown_inbox(inbox)}{which}: {LOST}"
+            unasked = f"rbim callback letters discard {shown_inbox(inbox)} {' '.join(words)} --yes"
             if not confirmed(action, unasked, unchanged="nothing was deleted"):
                 return Exit.USAGE
         count = with_archive(inbox, delete) if expected else 0
@@ -446,11 +446,14 @@ async def _numbered(choice: Choice, inbox: str, archive: Archive, numbers: Itera
     missing = [number for number, letter in found.items() if letter is None]
     elsewhere = [number for number, letter in found.items() if letter and letter.quarantined != choice.quarantine]
     if missing:
-        print_error(f"{inbox}: no {choice.count(1).removeprefix('1 ')} has the number {_listed(missing)}")
+        print_error(f"{shown_inbox(inbox)}: no {choice.count(1).removeprefix('1 ')} has the number {_listed(missing)}")
     if elsewhere:
         are = f"{_listed(elsewhere)} {'is' if len(elsewhere) == 1 else 'are'}"
         where, flag = ("not in quarantine: leave out", "") if choice.quarantine else ("in quarantine: add", " --quarantine")
-        print_error(f"{inbox}: {are} {where} --quarantine", f"See: rbim callback letters show {inbox} {elsewhere[0]}{flag}")
+        print_error(
+            f"{shown_inbox(inbox)}: {are} {where} --quarantine",
+            f"See: rbim callback letters show {shown_inbox(inbox)} {elsewhere[0]}{flag}",
+        )
     if missing or elsewhere:
         raise Unusable
     return [letter for letter in found.values() if letter is not None]

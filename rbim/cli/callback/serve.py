@@ -31,7 +31,7 @@ from rbim.callbacks.receiver.receiver import Receiver
 from rbim.callbacks.signature import Policy, Verified, keys_of, sign, verify
 from rbim.callbacks.worker.router import HandlerContext  # noqa: TC001  # the router looks at the handler's signature
 from rbim.cli.background_writer import Line, StreamListener
-from rbim.cli.callback.inboxes import inbox_of
+from rbim.cli.callback.inboxes import inbox_of, is_on_server, shown_inbox
 from rbim.cli.callback.log import receiver_log
 from rbim.cli.callback.send import target_of, without_user
 from rbim.cli.callback.signals import stopped_by_signals
@@ -101,6 +101,12 @@ def run(options: ServeOptions) -> int:
     credentials = callback_credentials(config)
     forwarder = None if options.forward_to is None else Forwarder(options.forward_to, credentials)
     sink, otel = inbox_of(options.inbox), telemetry()
+    if is_on_server(options.inbox) and options.spool is None and options.mode == "normal":
+        raise InvalidRequest(
+            "--spool is needed with an inbox in a database: in normal mode the platform tries each delivery once, and a"
+            " server cannot always be reached. Give the path of an overflow file, or use --mode high-guarantee",
+            field="--spool",
+        )
     page = _page(options, sink, credentials, config) if options.page else None
     observers: list[Observer] = [] if otel is None else [otel]
     if page is not None:
@@ -176,7 +182,10 @@ async def _serve(  # noqa: C901, PLR0913, PLR0917  # the parts that run() has ma
                 if options.printing:
                     printing.enter_context(StreamListener(sys.stdout, lines))  # events are printed after the URL
                 elif forwarder is None:
-                    log.log_text(f"events wait in {options.inbox} for another process; --print handles them here", CRITICAL)
+                    log.log_text(
+                        f"events wait in {shown_inbox(options.inbox)} for another process; --print handles them here",
+                        CRITICAL,
+                    )
                 await server.serve(sockets=[bound])
         except sqlite3.Error as error:
             log.log_text(f"{options.inbox}: {error}", CRITICAL)
@@ -190,8 +199,8 @@ def _page(options: ServeOptions, sink: Archive, credentials: tuple[Credentials, 
     by = (("print", options.printing), ("forward", options.forward_to is not None))
     return CallbackPage(
         facts=PageFacts(
-            inbox=options.inbox,
-            kind="file",
+            inbox=shown_inbox(options.inbox),
+            kind="servers" if is_on_server(options.inbox) else "file",
             mode=options.mode,
             handling=tuple(name for name, given in by if given),
         ),

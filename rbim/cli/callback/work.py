@@ -18,7 +18,7 @@ from attrs import frozen
 from rbim.callbacks.observers import Observers
 from rbim.callbacks.worker.router import Router
 from rbim.callbacks.worker.worker import Worker
-from rbim.cli.callback.inboxes import inbox_of
+from rbim.cli.callback.inboxes import inbox_of, shown_inbox
 from rbim.cli.callback.log import receiver_log
 from rbim.cli.callback.signals import stopped_by_signals
 from rbim.cli.context import telemetry
@@ -70,7 +70,7 @@ def run(options: WorkOptions) -> int:
 
     async def work() -> None:
         async with worker:
-            log.log_text(f"handling the events of {options.inbox} with {options.handlers}", CRITICAL)
+            log.log_text(f"handling the events of {shown_inbox(options.inbox)} with {options.handlers}", CRITICAL)
             await worker.wait()
 
     def run_loop() -> None:

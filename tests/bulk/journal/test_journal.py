@@ -27,7 +27,7 @@ from rbim.bulk.journal.lock import JobLock, is_locked
 from rbim.bulk.work import AccountState, FailureReason, RequestState, Settlement
 from rbim.clock import SystemClock
 from rbim.emulator import EmulatedClock
-from rbim.storage.sqlite import CommandFailure
+from rbim.storage.commands import CommandFailure
 
 SHORT = settings(max_examples=25, deadline=None)
 DONE = Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE)

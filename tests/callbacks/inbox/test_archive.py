@@ -54,7 +54,7 @@ CHOICES = [
 
 @pytest.mark.parametrize("chosen", CHOICES, ids=str)
 async def test_what_a_replay_would_do_is_what_it_does(inbox, chosen, monkeypatch):
-    monkeypatch.setattr("rbim.callbacks.inbox.stored.SPAN", 2)
+    monkeypatch.setattr("rbim.callbacks.inbox.stored.StoredInbox.span", 2)
     monkeypatch.setattr("rbim.callbacks.inbox.store.STEP", 2)
     async with inbox:
         archive = await filled(inbox)
@@ -115,7 +115,7 @@ async def test_deliveries_are_accepted_while_people_look(path, look):
     async with SqliteInbox(path) as inbox:
         await filled(inbox)
         await getattr(inbox, look)()
-        inbox._store._database._for_queries().set_progress_handler(searching, 1)
+        inbox._store.database._for_queries().set_progress_handler(searching, 1)
         with fail_after(10):
             async with create_task_group() as tasks:
                 tasks.start_soon(getattr(inbox, look))
@@ -125,4 +125,4 @@ async def test_deliveries_are_accepted_while_people_look(path, look):
                     assert await inbox.accept(delivery(7))
                 finally:
                     go.set()
-        inbox._store._database._for_queries().set_progress_handler(None, 1)
+        inbox._store.database._for_queries().set_progress_handler(None, 1)

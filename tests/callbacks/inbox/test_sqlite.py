@@ -120,11 +120,11 @@ async def test_what_was_accepted_is_in_the_file(path, rows):
 async def test_tasks_share_transactions(path, rows):
     statements = []
     async with SqliteInbox(path) as inbox:
-        inbox._store._database._connection.set_trace_callback(statements.append)
+        inbox._store.database._connection.set_trace_callback(statements.append)
         async with create_task_group() as tasks:
             for number in range(100):
                 tasks.start_soon(inbox.accept, delivery(number, str(number)))
-        inbox._store._database._connection.set_trace_callback(None)
+        inbox._store.database._connection.set_trace_callback(None)
     assert statements.count("COMMIT") <= 5
     assert {key for (key,) in rows("SELECT key FROM event")} == {delivery(number, str(number)).key for number in range(100)}
 

@@ -21,7 +21,7 @@ from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.callbacks.inbox.sqlite import InboxFile
 from rbim.callbacks.inbox.store import InboxStore
 from rbim.emulator.clock import EmulatedClock
-from rbim.storage.sqlite import CommandFailure
+from rbim.storage.commands import CommandFailure
 
 WEEK = 7 * 24 * 3600.0
 ALL = EventFilter()
@@ -104,7 +104,7 @@ def test_the_file_is_durable_and_names_its_application(kept, rows):
     assert rows("PRAGMA journal_mode") == [("wal",)]
     assert rows("PRAGMA application_id") == [(0x7262696D,)]
     assert rows("PRAGMA user_version") == [(3,)]
-    assert kept._database._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert kept.database._connection.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
 # ---------------------------------------------------------------------------------------- claiming
@@ -241,13 +241,13 @@ def test_every_statement_that_is_executed_often_finds_its_rows_by_an_index(kept,
     ]
     for analysed in (False, True):
         for statement, values, expected in statements:
-            plan = kept._database.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
+            plan = kept.database.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
             steps = [step for *_, step in plan]
             found = [step for step in steps if re.search("INDEX|PRIMARY KEY|SUBQUERY", step)]
             assert found == steps, statement  # no bare scan, no sorting
             assert any(expected in step for step in steps), steps
         if not analysed:
-            kept._database.execute("ANALYZE")
+            kept.database.execute("ANALYZE")
     assert [claim.number for claim in run.claim(3)] == [1, 2, 11]  # as long ready as all others
 
 

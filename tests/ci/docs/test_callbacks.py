@@ -20,8 +20,8 @@ import pytest
 from helpers.credentials import APP_ID, TOKEN
 from helpers.pages import blocks_of, run_program
 from helpers.paths import DOCS
+from helpers.postgres import needs_postgres, postgres
 from helpers.sockets import free_port
-from helpers_ci.postgres import needs_postgres, postgres
 from helpers_ci.recipes import ASGI
 from rbim.callbacks import Archive
 from rbim.cli import build_app

@@ -20,8 +20,8 @@ from openpyxl import Workbook
 
 from helpers.pages import blocks_of, run, run_program
 from helpers.paths import ROOT
+from helpers.postgres import needs_postgres, postgres
 from helpers.serving import served
-from helpers_ci.postgres import needs_postgres, postgres
 from helpers_ci.recipes import ASGI
 from rbim import AsyncClient, GroupType, InviteJoinGroup
 from rbim.bulk import InviteJob

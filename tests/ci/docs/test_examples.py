@@ -16,8 +16,8 @@ import pytest
 from attrs import define
 
 from helpers.paths import ROOT
+from helpers.postgres import needs_postgres, postgres
 from helpers.serving import served
-from helpers_ci.postgres import needs_postgres, postgres
 from rbim import InviteJoinGroup
 from rbim.emulator import Emulator
 from rbim.emulator.faults.requests import Fault, Status

@@ -15,6 +15,8 @@ from collections import defaultdict
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import psycopg
+
 from helpers_ci.copyserver import APP_ID, TOKEN
 
 __all__ = ["DEAD", "DONE", "WAITING", "Servers", "signed"]
@@ -45,39 +47,44 @@ def signed(conversation, number, does="", *, again=False):
 class Servers:
     """Servers on one inbox, each on a port of its own. One that has ended is replaced by :meth:`replace`.
 
-    ``lease`` is in seconds, ``attempts`` the most that a handler has before its event is a dead letter.
+    ``lease`` is in seconds, ``attempts`` the most that a handler has before its event is a dead letter. ``roles``: of each
+    (default: all receive and handle). ``database``: the address of one in place of a file.
     """
 
-    def __init__(self, folder, count, *, lease=0.5, attempts=8):
+    def __init__(self, folder, count, *, lease=0.5, attempts=8, roles=(), database=None):
         self.log = folder / "handled.log"
-        self.inbox = folder / "events.db"
+        self.inbox = database or folder / "events.db"
+        self.database = database
         self.replaced = 0
+        self.roles = roles
         self._arguments = [str(self.inbox), str(self.log), str(lease), str(attempts)]
         self._over = threading.Event()
-        self.processes = [self.start() for _ in range(count)]
+        self.processes = [self.start(role) for role in roles or [""] * count]
         for process in self.processes:
             self.wait_until_it_serves(process)
 
-    def start(self):
+    def start(self, role=""):
         """Start a process; its ``port`` is None until it is told."""
-        process = subprocess.Popen([sys.executable, str(SERVER), *self._arguments], stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, str(SERVER), *self._arguments, *([role] if role else [])]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL if role else None, text=True)
         process.port = None
         return process
 
     @staticmethod
     def wait_until_it_serves(process):
-        process.port = int(process.stdout.readline())
+        line = process.stdout.readline()  # none if it was killed before
+        process.port = int(line) if line else None
 
     @property
     def ports(self):
-        return [process.port for process in self.processes]
+        return [process.port for process in self.processes if process.port != 0]
 
     def replace(self, index):
         """Start another process in the place of one that has ended, or ends by itself soon."""
         process = self.processes[index]
         process.wait(timeout=60)
         process.stdout.close()
-        self.processes[index] = new = self.start()
+        self.processes[index] = new = self.start(self.roles[index] if self.roles else "")
         self.replaced += 1
         self.wait_until_it_serves(new)
 
@@ -100,6 +107,9 @@ class Servers:
                 self.replace(index)
 
     def ask(self, statement):
+        if self.database is not None:
+            with psycopg.connect(self.database, autocommit=True) as connection:
+                return connection.execute(statement.replace("event", "copies.event")).fetchall()
         with closing(sqlite3.connect(f"file:{self.inbox}?mode=ro", uri=True, timeout=20)) as file:
             return file.execute(statement).fetchall()
 
@@ -118,7 +128,7 @@ class Servers:
         lines = self.log.read_bytes().decode().splitlines() if self.log.exists() else []
         return [
             (what, key, conversation, int(number), int(process))
-            for what, key, conversation, number, process in map(str.split, lines)
+            for what, key, conversation, number, process, _ in map(str.split, lines)
         ]
 
     def wait_until_begun(self, times, seconds=30):

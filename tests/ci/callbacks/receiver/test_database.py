@@ -8,8 +8,8 @@ import asyncpg
 import pytest
 
 from helpers.credentials import CREDENTIALS
+from helpers.postgres import needs_postgres, postgres
 from helpers.receiving import body, post
-from helpers_ci.postgres import needs_postgres, postgres
 from rbim.callbacks import Event, HandlerContext, HandlingFailed, Receiver, SqliteInbox
 
 COPIES, GROUPS = 60, 12
