@@ -291,9 +291,14 @@ def _rates(rates: Iterable[Rate | str]) -> tuple[Rate, ...]:
     if isinstance(rates, (str, bytes)):
         require("rates", rates, (), form)
     try:
-        return Limits(rates=tuple(rates)).rates
+        made = Limits(rates=tuple(rates)).rates
     except ValueError as error:  # InvalidRequest is one
         raise InvalidRequest(f"rates: {str(error).removeprefix('rates: ')}", field="rates") from None
+    if any(rate.shared is not None for rate in made):
+        raise InvalidRequest(
+            "rates: a shared rate belongs into the limits of the client: Limits(rates=[...])", field="rates"
+        )
+    return made
 
 
 def _rate_seconds(rate: Rate, requests: int) -> float:

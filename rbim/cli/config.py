@@ -97,7 +97,9 @@ def _document(key: str, value: Any) -> Any:  # JSON
     if key in TOKEN_FORMS:
         return MASK
     if key == "rates":
-        return [f"{rate.limit:g}/{UNITS.get(rate.per, f'{rate.per:g}s')}" for rate in value]
+        shared = [f"@{rate.shared}" if rate.shared else "" for rate in value]
+        plain = [f"{rate.limit:g}/{UNITS.get(rate.per, f'{rate.per:g}s')}" for rate in value]
+        return [f"{each}{where}" for each, where in zip(plain, shared, strict=True)]
     if key == "callback_credentials_file" and not value.exists():
         return "a file that does not exist"  # its name may be a token, by mistake
     return value if isinstance(value, (str, int, float)) else str(value)

@@ -12,10 +12,11 @@ from rbim.cli.global_flags import current_flags
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable
     from typing import Unpack
 
     from rbim.client.client import AsyncClient, ClientOptions
+    from rbim.client.limits import Rate
     from rbim.config import Config
     from rbim.credentials import Credentials
     from rbim.otel.observer import OtelObserver
@@ -26,6 +27,7 @@ __all__ = [
     "configuration",
     "make_client",
     "pacing",
+    "take_shared_rates",
     "telemetry",
 ]
 
@@ -95,6 +97,17 @@ def make_client(config: Config | None = None, **options: Unpack[ClientOptions]) 
 def pacing(config: Config) -> dict[str, Any]:
     """Return the configured settings of a job: ``rates`` and ``concurrency``; defaults are left out."""
     return {key: config[key] for key in ("concurrency", "rates") if config.values[key].source != "default"}
+
+
+def take_shared_rates(settings: dict[str, Any], configured: Iterable[Rate]) -> tuple[Rate, ...]:
+    """Take the shared rates out of the settings of a job, which its client keeps, and return them.
+
+    ``configured``: the rates to look for them in if none were given.
+    """
+    rates = settings.get("rates")
+    if rates is not None:
+        settings["rates"] = [rate for rate in rates if rate.shared is None]
+    return tuple(rate for rate in (configured if rates is None else rates) if rate.shared is not None)
 
 
 def callback_credentials(config: Config) -> tuple[Credentials, ...]:

@@ -25,17 +25,19 @@ from typing import TYPE_CHECKING, Any
 
 from rbim._support.lazy_names import late_anyio
 from rbim.client.congestion import Congestion
-from rbim.client.limits import LEAST, LEAST_MARGIN, NORMAL, RECENT, ROUNDING, AttemptTimes, Demands
+from rbim.client.limits import LEAST, LEAST_MARGIN, NORMAL, RECENT, ROUNDING, SPACING, AttemptTimes, Demands
 from rbim.client.queue import Queue, Room, Waiter
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future, TimerHandle
+    from collections.abc import Callable
 
     from anyio import Event
 
-    from rbim.client.limits import Kind, Limits
+    from rbim.client.limits import Kind, Limits, Rate, SharedBucket
     from rbim.clock import Clock
     from rbim.operations.base import Operation
+    from rbim.postgres.shared_rate import SlotSource
 
 __all__ = ["Admission", "Refused"]
 
@@ -82,6 +84,8 @@ class Admission:
         """Whether a free place is all that a call needs: no rates, no waiting calls, no congestion."""
         self._congestion = Congestion()
         self._demands = Demands(limits.rates, self._congestion)
+        self._shared = self._demands.shared
+        self._sources = [_source_of(bucket.rate) for bucket in self._shared]
         self._queue = Queue()
         self._learns = False
         """Whether times of attempts are noted: calls wait, or have waited or were refused lately."""
@@ -104,6 +108,43 @@ class Admission:
     def oldest(self) -> float:
         """Seconds that the oldest waiting call has waited; 0 if none waits."""
         return self._clock.monotonic() - self._queue.oldest.since if self._queue.size else 0.0
+
+    def away(self, op: Operation[Any]) -> str:
+        """Return which shared rate of an operation cannot be asked now, and why; an empty text if all can."""
+        rates = self._demands.kind_of(op, self._clock.monotonic()).rates
+        for bucket, source in zip(self._shared, self._sources, strict=True):
+            if bucket in rates and bucket.failure:
+                return f"the shared rate {source.name!r} of {source.place} cannot be asked: {bucket.failure}"
+        return ""
+
+    def open(self) -> None:
+        """Begin to ask for the slots of shared rates, from the caller's event loop."""
+        if self._shared:
+            from rbim._support.event_loops import waker
+
+            schedule = waker()
+            for bucket, source in zip(self._shared, self._sources, strict=True):
+                source.start(partial(self._tell, schedule, bucket))
+                bucket.ask = source.ask
+
+    def close(self) -> None:
+        """End the timer, and ask for no more slots."""
+        self.end_watch()
+        for bucket, source in zip(self._shared, self._sources, strict=True):
+            bucket.ask = None
+            source.close()
+
+    def _tell(
+        self, schedule: Callable[[Callable[[], object]], None], bucket: SharedBucket, slots: list[float], failure: str
+    ) -> None:
+        schedule(partial(self._told, bucket, slots, failure))
+
+    def _told(self, bucket: SharedBucket, slots: list[float], failure: str) -> None:
+        now = self._clock.monotonic()
+        bucket.told(slots, failure, now)
+        self._next_at = -inf
+        self._grant(now)
+        self._keep_watch()
 
     def take(self) -> bool:
         """Take a place if that is all that a call needs, and one is free; return whether it was taken."""
@@ -256,6 +297,8 @@ class Admission:
 
     def _grant(self, now: float) -> None:
         """Give places and tokens to the waiting calls that may leave now, and wake them."""
+        for shared in self._shared:
+            shared.reserve(now)
         while self.free and now + ROUNDING >= self._next_at:
             waiter = self._queue.next(now)
             if waiter is None:
@@ -382,6 +425,12 @@ class Admission:
         self._timer, self._alarm = None, inf
         self._grant(self._clock.monotonic())
         self._keep_watch()
+
+
+def _source_of(rate: Rate) -> SlotSource:
+    from rbim.postgres.shared_rate import SlotSource
+
+    return SlotSource(str(rate.shared), spacing=SPACING * rate.per / rate.limit)
 
 
 def _set_done(future: Future[None]) -> None:

@@ -15,6 +15,7 @@ from rbim.errors import (
     AuthenticationError,
     ClientClosed,
     DeadlineExceeded,
+    NotSent,
     Outcome,
     ProtocolError,
     RbimError,
@@ -349,8 +350,10 @@ class Call(Generic[R]):
         settings = self._settings
         return self._shared.admission.need(self._op, deadline=settings.deadline, attempt=settings.timeout)
 
-    def _not_admitted(self) -> DeadlineExceeded:
+    def _not_admitted(self) -> DeadlineExceeded | NotSent:
         shared, deadline = self._shared, self._settings.deadline
+        if away := shared.admission.away(self._op):
+            return NotSent(away)
         need = self._need()
         reason = f"the client's limits do not let the request leave in time for its deadline of {deadline:g} s"
         details = f"{shared.admission.waiting} calls wait" + (f", an attempt needs up to {need:.3g} s" if need else "")

@@ -344,6 +344,7 @@ class AsyncClient(View):
         if vars(type(self._shared.transport)).get("keeps_timeouts"):
             self._shared.backstop = LATE_BACKSTOP
             self._shared.unscoped = EndableTasks() if self._deadlines is not None else None
+        self._shared.admission.open()
         self._shared.state = "open"
         return self
 
@@ -387,8 +388,8 @@ class AsyncClient(View):
                 await _end(self._shared, kind, error, trace)
             finally:
                 self._shared.state = "closed"
+                self._shared.admission.close()
                 if self._deadlines is not None:
-                    self._shared.admission.end_watch()
                     self._deadlines.close()
 
 

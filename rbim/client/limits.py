@@ -9,7 +9,7 @@ import re
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Mapping
-from math import inf
+from math import ceil, inf
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from attrs import Factory, field, frozen
@@ -19,9 +19,25 @@ from rbim.errors import InvalidRequest
 from rbim.validators import above_zero, at_least_one
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rbim.operations.base import Operation
 
-__all__ = ["LOW", "NORMAL", "AttemptTimes", "Bucket", "Buckets", "Demand", "Demands", "Flows", "Kind", "Limits", "Rate"]
+__all__ = [
+    "LOW",
+    "NORMAL",
+    "SPACING",
+    "AttemptTimes",
+    "Bucket",
+    "Buckets",
+    "Demand",
+    "Demands",
+    "Flows",
+    "Kind",
+    "Limits",
+    "Rate",
+    "SharedBucket",
+]
 
 NORMAL, LOW = 0, 1
 """The levels of waiting calls: those of normal and of low priority."""
@@ -41,6 +57,26 @@ def _operations(value: Iterable[type[Operation[Any]]]) -> tuple[type[Operation[A
     return tuple(value)
 
 
+def _shared(rate: Rate, _: object, address: str | None) -> None:
+    if address is None:
+        return
+    if not isinstance(cast("object", address), str) or not address.startswith(("postgresql://", "postgres://")):
+        raise InvalidRequest("shared: a PostgreSQL server is needed, such as postgresql://HOST/DATABASE", field="shared")
+    if rate.each_group:
+        raise InvalidRequest("shared: a rate of each group cannot be shared", field="shared")
+
+
+def _fallback(rate: Rate, attribute: Any, value: float | None) -> None:
+    if value is not None:
+        above_zero(rate, attribute, value)
+        if rate.shared is None:
+            raise InvalidRequest("fallback: only for a rate with shared=", field="fallback")
+
+
+def _without_password(address: str | None) -> str:
+    return repr(address and re.sub(r"(?<=//)([^/@:]*):[^/@]*@", r"\1:***@", address))
+
+
 def _burst(rate: Rate) -> int:
     try:
         return max(1, int(BURST_SECONDS * rate.limit / rate.per))
@@ -56,6 +92,11 @@ class Rate:
     least 1). It counts requests, including retries, at the moment they are sent: no period of t seconds has more than
     ``burst + limit * t / per``. With ``operations`` it counts only those classes; with ``each_group`` it applies to each
     group separately (requests without a group are not limited).
+
+    ``shared``: several processes keep this rate together, by a row on a PostgreSQL server, such as
+    ``postgresql://host/database#name`` (default name: main; needs ``rbim[postgres]``). Only the limits of a client can have
+    such a rate. While the server cannot be asked, its calls wait, and raise NotSent at their deadline; with ``fallback``
+    each process sends that many requests in ``per`` seconds meanwhile.
     """
 
     limit: float = field(validator=above_zero)
@@ -63,14 +104,23 @@ class Rate:
     burst: int = field(default=Factory(_burst, takes_self=True), kw_only=True, validator=at_least_one)
     operations: tuple[type[Operation[Any]], ...] = field(default=(), kw_only=True, converter=_operations)
     each_group: bool = field(default=False, kw_only=True)
+    shared: str | None = field(default=None, kw_only=True, validator=_shared, repr=_without_password)
+    fallback: float | None = field(default=None, kw_only=True, validator=_fallback)
 
     @classmethod
     def parse(cls, text: str) -> Rate:
-        """Return the rate from a text such as ``50/s``, ``600/min``, ``1000/h`` or ``100/10s``. Raises InvalidRequest."""
-        match = re.fullmatch(_RATE, text.strip(), re.ASCII)
+        """Return the rate from a text such as ``50/s``, ``600/min``, ``1000/h`` or ``100/10s``. Raises InvalidRequest.
+
+        ``50/s@postgresql://host/database#name`` is a shared rate; its address must have no password.
+        """
+        rate, _, shared = text.partition("@")
+        match = re.fullmatch(_RATE, rate.strip(), re.ASCII)
         if match is None:
-            raise InvalidRequest(f"invalid rate {quoted(text)}: use 50/s, 600/min or 100/10s", field="rate")
-        return cls(float(match[1]), float(match[2] or 1) * _UNIT[match[3][0]])
+            raise InvalidRequest(f"invalid rate {quoted(rate)}: use 50/s, 600/min or 100/10s", field="rate")
+        if "***" in _without_password(shared) or "password=" in shared:
+            how = "let PGPASSWORD or ~/.pgpass have it"
+            raise InvalidRequest(f"the address of a shared rate must have no password: {how}", field="rate")
+        return cls(float(match[1]), float(match[2] or 1) * _UNIT[match[3][0]], shared=shared.strip() or None)
 
 
 def _rates(value: Iterable[Rate | str] | Rate | str) -> tuple[Rate, ...]:
@@ -149,6 +199,96 @@ class Bucket:
         self.due = self.due - self.interval if self.interval < inf else -inf
 
 
+SPACING = 1.01
+"""Slots of a shared rate are so many times as far apart as its limit demands, because they may be used late."""
+
+LATE = BURST_SECONDS
+"""Seconds for which a slot may be used, if the rate has no greater burst: else a busy event loop would lose many."""
+
+SILENCE = 2.0
+"""Seconds without an answer after which the server of a shared rate counts as away."""
+
+ASK_AGAIN = 0.5
+"""Seconds until it is asked again after an error."""
+
+LEAST_WAIT = 0.01
+"""Seconds until somebody looks again whether slots have come, at least."""
+
+
+class SharedBucket(Bucket):
+    """A rate that several processes keep together: a request takes a slot, a time that no other process has.
+
+    Slots are reserved by ``ask`` (:mod:`rbim.postgres.shared_rate`) while calls wait, some at once, and the next ones when
+    half of them are used. A process never holds more than those: the order in which processes ask is that in which they
+    send, and one that dies loses a few. A slot that is not used in time is lost.
+    """
+
+    def __init__(self, rate: Rate) -> None:
+        super().__init__(rate)
+        self.rate = rate
+        self._late = max(LATE, self.slack)
+        self._spacing: float = self.interval
+        self._most = max(1, ceil(BURST_SECONDS / self.interval))
+        self.slots: deque[float] = deque()
+        self.ask: Callable[[int], object] | None = None
+        """Reserves that many slots, and has :meth:`told` called afterwards; None while the client is not open."""
+        self.failure = ""
+        """Why the server cannot be asked now."""
+        self._asked_at: float | None = None
+        self._again_at = -inf
+        self._alone = self._taken = -inf
+
+    def reserve(self, now: float) -> None:
+        """Ask for slots if calls need them and it is time to."""
+        while self.slots and self.slots[0] < now - self._late:
+            self.slots.popleft()
+        have, wanted = len(self.slots), self.granted + sum(map(len, self.waiting))
+        if self.ask is None or have > self._most // 2 or wanted <= have:
+            return
+        if self._asked_at is not None:
+            if now - self._asked_at > SILENCE and not self.failure:
+                self.failure = f"no answer for {SILENCE:g} s"
+        elif now >= self._again_at:
+            self._asked_at = now
+            self.ask(min(self._most, wanted - have))
+        if self.failure and self.rate.fallback and not have:
+            self._alone = max(self._alone + self.rate.per / self.rate.fallback, now)
+            self.slots.append(self._alone)
+
+    def told(self, slots: Iterable[float], failure: str, now: float) -> None:
+        """Note the slots that were reserved, or why not."""
+        self._asked_at, self.failure = None, failure
+        if failure:
+            self._again_at = now + ASK_AGAIN
+        self.slots.extend(slots)
+        if self.slots:  # reserved behind those of other processes, they tell how fast this one may send now
+            self.interval = max(self._spacing, (self.slots[-1] - now) / len(self.slots))
+
+    def ready_at(self, now: float, ahead: int = 0) -> float:
+        """Return when one more request may leave, as far as known: a slot that is not reserved yet is never now."""
+        while self.slots and self.slots[0] < now - self._late:
+            self.slots.popleft()
+        place, have = self.granted + ahead, len(self.slots)
+        if place < have:
+            return when if (when := self.slots[place]) > now + ROUNDING else -inf
+        last = max(now, self.slots[-1]) if have else now
+        return last + max(LEAST_WAIT, (place + 1 - have) * self.interval)
+
+    def fits(self, until: float, *, now: float, need: float) -> float:
+        """Return how many more requests may leave at least ``need`` seconds before a time, as far as known."""
+        end, last = until - need, max(now, self.slots[-1]) if self.slots else now
+        have = len(self.slots) if last <= end else sum(slot <= end for slot in self.slots)
+        return have - self.granted + max(0.0, end - last) / self.interval
+
+    def take(self, now: float) -> None:
+        """Use the first slot."""
+        self._taken = self.slots.popleft() if self.slots else now
+
+    def give_back(self) -> None:
+        """Use the last slot again."""
+        self.slots.appendleft(self._taken)
+
+
 def _ready_at(buckets: tuple[Bucket, ...], now: float) -> float:
     """Return when all buckets let one more request leave; -inf if now."""
     when = -inf
@@ -176,7 +316,7 @@ class Buckets:
             if len(self._by_key) >= self._prune_at:  # full buckets are not needed; the growing threshold amortizes the cost
                 self._by_key = {k: b for k, b in self._by_key.items() if b.due > now or b.is_used}
                 self._prune_at = max(PRUNE, 2 * len(self._by_key))
-            bucket = self._by_key[key] = Bucket(self.rate)
+            bucket = self._by_key[key] = Bucket(self.rate) if self.rate.shared is None else SharedBucket(self.rate)
         return bucket
 
 
@@ -311,6 +451,9 @@ class Demands:
         self._rates = tuple((rate, Buckets(rate)) for rate in rates)
         self._flows = congestion
         self._kinds: dict[type[Operation[Any]], Kind] = {}
+        made = [buckets.of(rate, 0.0) for rate, buckets in self._rates if rate.shared is not None]
+        self.shared = tuple(bucket for bucket in made if isinstance(bucket, SharedBucket))
+        """The buckets of shared rates."""
 
     @property
     def most_need(self) -> float:

@@ -11,7 +11,7 @@ import anyio
 from rbim.bulk.input.content import CHINESE
 from rbim.cli.command_lines import command_line, same_with
 from rbim.cli.confirm import at_terminal, confirmed
-from rbim.cli.context import configuration, make_client, pacing
+from rbim.cli.context import configuration, make_client, pacing, take_shared_rates
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.folding import fold_for
@@ -82,6 +82,7 @@ def begin(command: JobCommand) -> int:
         config = configuration()
         user_name = command.input_flags.user_name or config["user_name"]  # kept in the journal, for a resumed job
         pace = {**pacing(config), **command.pace_flags.settings(config["rates"])}
+        shared = take_shared_rates(pace, ())
         settings = {**pace, "chunk": command.chunk, "user_name": user_name, "dialect": config.dialect}
         journal = command.journal or journal_beside(command.file, command.verb)
         job = command.make(NoSender(), journal=journal, **settings)
@@ -90,7 +91,7 @@ def begin(command: JobCommand) -> int:
             raise InvalidRequest("--page: it shows a job that runs: leave out --dry-run", field="page")
         if command.check_groups and not command.dry_run:
             raise InvalidRequest("--check-groups: it is for a dry run: add --dry-run", field="check_groups")
-        limits = Limits(concurrency=job.settings.concurrency)
+        limits = Limits(concurrency=job.settings.concurrency, rates=shared)
         client = make_client(config, limits=limits) if command.check_groups or not command.dry_run else None
         options = command.input_flags.options()
         options |= {name: config[name] for name in COLUMNS if options.get(name) is None}

@@ -100,7 +100,8 @@ class PaceFlags:
     Parameters
     ----------
     rate
-        The maximum rate of requests: 50/s, 600/min, 1000/h. Several limits apply together.
+        The maximum rate of requests: 50/s, 600/min, 1000/h. Several limits apply together. Processes on several machines
+        share 50/s@postgresql://HOST/DATABASE#NAME; give it again to resume, or have it in `rates` of the configuration.
     group_rate
         The maximum rate of requests to each group.
     concurrency

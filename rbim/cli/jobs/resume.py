@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rbim.bulk.job import open_job
 from rbim.bulk.journal.facts import job_facts
 from rbim.bulk.report.reading import read_report
-from rbim.cli.context import configuration, make_client
+from rbim.cli.context import configuration, make_client, take_shared_rates
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs.begin import NoSender
@@ -46,10 +46,11 @@ def continue_job(
     result_flags.require_page()
     try:
         stored = open_job(NoSender(), journal)
-        settings = pace_flags.settings(stored.settings.rates, **more)
         config = configuration()
         dialect = config.dialect
-        limits = Limits(concurrency=settings.get("concurrency", stored.settings.concurrency))
+        settings = pace_flags.settings([*stored.settings.rates, *(rate for rate in config["rates"] if rate.shared)], **more)
+        shared = take_shared_rates(settings, config["rates"])
+        limits = Limits(concurrency=settings.get("concurrency", stored.settings.concurrency), rates=shared)
         client = make_client(config, limits=limits)
         job = open_job(client, journal, **settings, dialect=dialect)
         source = job_facts(job.journal).source.get("path")

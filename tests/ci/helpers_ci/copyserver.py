@@ -5,8 +5,8 @@ SIGTERM ends it well. INBOX is a file, or the address of a database. With the RO
 "handles" it is a worker, and the port is 0.
 
 The text of a message says what its handler does: ``7`` takes some milliseconds, ``7 waits 0.5`` half a second, and
-``7 dies 0.2`` ends the process after 0.2 s, ``7 cancels 0.2`` cancels all tasks, which ends the server; ``7 fails 1`` fails in
-the first attempt, ``7 fails 9`` in the first nine.
+``7 dies 0.2`` ends the process after 0.2 s, ``7 cancels 0.2`` cancels all tasks, which ends the server; ``7 fails 1`` fails
+in the first attempt, ``7 fails 9`` in the first nine.
 """
 
 import asyncio
