@@ -7,12 +7,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-import hypothesis  # noqa: F401  # before gc.freeze(): it asks the garbage collector who knows the random numbers of trio
+import hypothesis  # before gc.freeze(): it asks the garbage collector who knows the random numbers of trio
 import pytest
 
 from rbim.emulator import EmulatedClock
 
 pytest.register_assert_rewrite("helpers", "helpers_ci")  # before anybody imports one of them: they assert, too
+
+hypothesis.settings.register_profile("rbim", deadline=None)  # a machine with other work is no failure
+hypothesis.settings.load_profile("rbim")
 
 # The tests start hundreds of processes: without bytecode files, each would compile rbim again.
 sys.dont_write_bytecode = False
