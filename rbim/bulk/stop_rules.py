@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rbim.bulk.failure_policy import Decision
     from rbim.bulk.work import Chunk, Settlement
 
-__all__ = ["GO_ON", "FailureLimit", "StopReason", "StopRules", "Verdict"]
+__all__ = ["GO_ON", "Closing", "FailureLimit", "StopReason", "StopRules", "Verdict"]
 
 StopReason = Literal["fuse", "not connected", "no answer", "no progress"]
 
