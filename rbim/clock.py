@@ -28,8 +28,9 @@ class SystemClock:
         """Return the current time in UTC."""
         return datetime.now(UTC)
 
-    monotonic = staticmethod(time.monotonic)
-    """Return monotonic time in seconds."""
+    def monotonic(self) -> float:
+        """Return ``time.monotonic()``."""
+        return time.monotonic()
 
     async def sleep(self, seconds: float, /) -> None:
         """Wait for ``seconds`` of real time."""

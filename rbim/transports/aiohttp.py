@@ -73,7 +73,7 @@ class _Attempt(aiohttp.Payload):
 
     def unread(self) -> bool:
         """Whether the connection of a request that was sent has data that was not read."""
-        return self.sent and not self.transport.is_closing() and self._polls[self.protocol]()
+        return self.sent and not self.transport.is_closing() and bool(self._polls[self.protocol]())
 
 
 class AiohttpTransport(BaseTransport):
