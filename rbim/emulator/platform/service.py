@@ -69,6 +69,11 @@ class Platform:
         op: Operation[Any] | None = None
         rule: Rule | None = None
         refusal: Refusal | None = None
+
+        def note(injection: Injection, code: str | None, *, effect: bool = False, reason: str = "") -> None:
+            at = world.clock.monotonic()
+            self.requests.note(op, at=at, path=path, code=code, effect=effect, reason=reason, trouble=injection.names)
+
         try:
             _require_post(method)
             self._signature_check.check(_app_id(path), query, {name.lower(): value for name, value in headers.items()})
@@ -78,7 +83,7 @@ class Platform:
         except Refusal as error:
             refusal = error
         except DependsOnDialect:
-            self._note(path, None, self.faults.next_injection(None), None)
+            note(self.faults.next_injection(None), None)
             raise
         injection = self.faults.next_injection(op)
         answer: dict[str, Any] | None = None
@@ -90,28 +95,15 @@ class Platform:
             except Refusal as error:
                 refusal = error
             except DependsOnDialect:
-                self._note(path, op, injection, None)
+                note(injection, None)
                 raise
         code = _code(world, refusal)
         message = refusal.reason if refusal is not None else "success"
         response = _with_faults(self._answer(endpoint, code, message, answer), injection)
         told = None if injection.prevents_code else code
         reason = "" if told is None or refusal is None else refusal.reason
-        self._note(path, op, injection, told, effect=answer is not None, reason=reason)
+        note(injection, told, effect=answer is not None, reason=reason)
         return ServedAnswer(response, injection)
-
-    def _note(  # noqa: PLR0913  # the facts of one request
-        self,
-        path: str,
-        op: Operation[Any] | None,
-        injection: Injection,
-        code: str | None,
-        *,
-        effect: bool = False,
-        reason: str = "",
-    ) -> None:
-        at = self.world.clock.monotonic()
-        self.requests.note(op, at=at, path=path, code=code, reason=reason, effect=effect, trouble=injection.names)
 
     def _route(self, path: str) -> type[Operation[Any]] | None:
         kind = self._routes.get(path) or catalogue.find(path)

@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Required, TypedDict, cast
 from urllib.parse import quote
 
 import attrs
@@ -18,12 +18,13 @@ from attrs import frozen
 
 from rbim._support import json
 from rbim._support.local_server import is_loopback_url
-from rbim.callbacks.events.enums import ClientType, MsgType, Notice
+from rbim.callbacks.events.enums import Notice
 from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.copies.log import DeliveryAttempt
+from rbim.emulator.copies.messages import Extras, PushExtras
 from rbim.emulator.copies.targets import split_url
+from rbim.emulator.emulator import Mode
 from rbim.emulator.faults import COPY_KINDS, KINDS, Plan, copy_faults_from, faults_from
-from rbim.emulator.messaging import Mode
 from rbim.emulator.platform.rules import DependsOnDialect
 from rbim.emulator.platform.state import Group, Task
 from rbim.errors import InvalidRequest
@@ -143,42 +144,24 @@ class _Copy:
     mode: Mode = "normal"
 
 
-@frozen(kw_only=True)
-class _MessageFields:
-    text: str | None = None
-    msg_type: MsgType | None = None
-    attach: str | None = None
-    ext: str | None = None
-    at_user: tuple[str, ...] | None = None
-    nick: str | None = None
-    client_type: ClientType | None = None
-    device_id: str | None = None
-    link_info: str | None = None
-    antispam: bool | None = None
+class _Say(Extras, total=False):
+    sender: Required[str]
+    to: Required[str]
+    text: str
 
 
-@frozen(kw_only=True)
-class _Say(_MessageFields):
+class _Push(PushExtras, total=False):
+    to: Required[str | tuple[str, ...]]
     sender: str
-    to: str
+    text: str
 
 
-@frozen(kw_only=True)
-class _Push(_MessageFields):
-    to: str | tuple[str, ...]
-    sender: str | None = None
-    save: bool | None = None
-    apns: bool | None = None
-    apns_text: str | None = None
-
-
-@frozen(kw_only=True)
-class _Notify:
-    group_id: str
-    notice: Notice
-    members: tuple[str, ...] | None = None
-    actor: str | None = None
-    text: str | None = None
+class _Notify(TypedDict, total=False):
+    group_id: Required[str]
+    notice: Required[Notice]
+    members: tuple[str, ...]
+    actor: str
+    text: str
 
 
 @frozen(kw_only=True)
@@ -437,10 +420,6 @@ def _reject(context: ControlContext, body: _Waiting) -> Any:
 # Message copy: users of the platform talk through their own clients, and a copy address is set in a console.
 
 
-def _given(body: Any) -> dict[str, Any]:
-    return {name: value for name, value in attrs.asdict(body, recurse=False).items() if value is not None}
-
-
 @_command("GET", "copy")
 def _copy(context: ControlContext, _: str) -> Any:
     """Return where messages are copied to."""
@@ -493,19 +472,19 @@ def _forget_deliveries(context: ControlContext, _: str) -> Any:
 @_command("POST", "say", _Say)
 def _say(context: ControlContext, body: _Say) -> Any:
     """Send a message to another account or to a group: sender, to, text (emulator-only)."""
-    return {"message_id": context.emulator.say(**_given(body))}
+    return {"message_id": context.emulator.say(**body)}
 
 
 @_command("POST", "push", _Push)
 def _push(context: ControlContext, body: _Push) -> Any:
     """Push a message to one account, several, or a group: to, text (emulator-only)."""
-    return {"message_id": context.emulator.push(**_given(body))}
+    return {"message_id": context.emulator.push(**body)}
 
 
 @_command("POST", "notify", _Notify)
 def _notify(context: ControlContext, body: _Notify) -> Any:
     """Notify a group without a change of it: group_id, notice (emulator-only)."""
-    return {"message_id": context.emulator.notify(**_given(body))}
+    return {"message_id": context.emulator.notify(**body)}
 
 
 # What the page in the browser shows.
