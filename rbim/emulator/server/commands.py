@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Required, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict, cast
 from urllib.parse import quote
 
 import attrs
@@ -31,7 +31,6 @@ from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from rbim.emulator.emulator import Emulator
-    from rbim.emulator.server.server import Server
 
 __all__ = [
     "ABOUT",
@@ -60,6 +59,15 @@ ANSWERLESS = ("refuse", "reset_before", "reset_after")
 Close = Callable[[], Awaitable[None]]
 
 
+class _Outages(Protocol):  # rbim.emulator.server.Server, which imports this module
+    @property
+    def listening(self) -> bool: ...
+    @property
+    def control_url(self) -> str: ...
+    def begin_outage(self, seconds: float) -> Close: ...
+    async def accept(self) -> None: ...
+
+
 class CommandError(Exception):
     """A command that this emulator, or its server, cannot carry out; the text is the reason."""
 
@@ -70,7 +78,7 @@ class ControlContext:
     ``sign_copies`` and ``remote_copies`` are as for :func:`rbim.emulator.server.serve`.
     """
 
-    def __init__(self, emulator: "Emulator", server: "Server | None", *, sign_copies: bool, remote_copies: bool) -> None:
+    def __init__(self, emulator: "Emulator", server: _Outages | None, *, sign_copies: bool, remote_copies: bool) -> None:
         self.emulator = emulator
         self.server = server
         self.may_sign_copies = sign_copies or emulator.own_credentials
@@ -376,7 +384,7 @@ async def _end_outage(context: ControlContext, _: str) -> Any:
     return None
 
 
-def _server_of(context: ControlContext) -> "Server":
+def _server_of(context: ControlContext) -> _Outages:
     if context.server is None:
         raise CommandError("this server cannot refuse connections: serve the emulator with rbim emulator")
     return context.server
