@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from anyio.lowlevel import checkpoint
@@ -22,7 +23,7 @@ from rbim.emulator.faults import Faults
 from rbim.emulator.platform.rules import Refusal, World
 from rbim.emulator.platform.service import Platform
 from rbim.emulator.platform.signature import SignatureCheck
-from rbim.emulator.platform.snapshot import Snapshot, export_state, load_state
+from rbim.emulator.platform.snapshot import export_state, load_state, replace_state
 from rbim.emulator.platform.state import State
 from rbim.emulator.request_log import RequestLog
 from rbim.emulator.rules import Rules
@@ -120,17 +121,17 @@ class Emulator:
         self._signature_check.credentials = self.copier.dispatch.credentials = self.credentials
         return self.credentials
 
-    def snapshot(self) -> Snapshot:
-        """Return a snapshot of the state, to :meth:`restore` it or to compare it: equal states have equal snapshots."""
-        return Snapshot.of(self.state)
+    def snapshot(self) -> State:
+        """Return a copy of the state, to :meth:`restore` it or to compare it."""
+        return deepcopy(self.state)
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: State) -> None:
         """Set the state back to a snapshot.
 
         A snapshot can be restored many times, and into other emulators. Request log, faults and clock do not change. Groups
         and tasks are new objects afterwards: look them up again.
         """
-        snapshot.restore(self.state)
+        replace_state(self.state, deepcopy(snapshot))
 
     def export(self) -> dict[str, Any]:
         """Return the whole state as a document for ``json.dumps``, with a ``version``."""
