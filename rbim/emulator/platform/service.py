@@ -97,7 +97,7 @@ class Platform:
             except DependsOnDialect:
                 note(injection, None)
                 raise
-        code = _code(world, refusal)
+        code = SUCCESS if refusal is None else refusal.code or world.dialect.code_of(refusal.kind)
         message = refusal.reason if refusal is not None else "success"
         response = _with_faults(self._answer(endpoint, code, message, answer), injection)
         told = None if injection.prevents_code else code
@@ -172,23 +172,13 @@ def _require_post(method: str) -> None:
 
 
 def _rule_of(kind: type[Operation[Any]] | None, path: str) -> tuple[Rule, type[Operation[Any]]]:
+    """Return the rule for an operation. Raises Refusal, with the path that too many slashes hide."""
     rule = None if kind is None else RULES.get(kind)
     if kind is None or rule is None:
-        raise Refusal(_no_operation(path), code=UNKNOWN_OPERATION)
+        usual = SLASHES.sub("/", path).rstrip("/")
+        meant = f"; did you mean {usual[:SHOWN]}?" if usual != path and catalogue.find(usual) is not None else ""
+        raise Refusal(f"the emulator has no operation at {path[:SHOWN]}{meant}", code=UNKNOWN_OPERATION)
     return rule, kind
-
-
-def _no_operation(path: str) -> str:
-    """Return the message for a path without an operation, with the path that its slashes hide."""
-    usual = SLASHES.sub("/", path).rstrip("/")
-    meant = f"; did you mean {usual[:SHOWN]}?" if usual != path and catalogue.find(usual) is not None else ""
-    return f"the emulator has no operation at {path[:SHOWN]}{meant}"
-
-
-def _code(world: World, refusal: Refusal | None) -> str:
-    if refusal is None:
-        return SUCCESS
-    return refusal.code or world.dialect.code_of(refusal.kind)
 
 
 def _with_faults(response: Response, injection: Injection) -> Response:

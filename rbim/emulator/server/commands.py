@@ -397,32 +397,20 @@ def _log_in(context: ControlContext, body: _Login) -> Any:
     return attrs.asdict(body)
 
 
-@_command("POST", "invitations/confirm", _Waiting)
-def _confirm(context: ControlContext, body: _Waiting) -> Any:
-    """Accept an invitation as the invited account: group_id, account (emulator-only)."""
-    context.emulator.confirm(body.group_id, body.account)
-    return attrs.asdict(body)
+def _declare_answer(path: str, text: str) -> None:
+    """Declare the command of an answer to an invitation or a request to join, by the method of its last word."""
+
+    def answer(context: ControlContext, body: _Waiting) -> Any:
+        getattr(context.emulator, path.rpartition("/")[2])(body.group_id, body.account)
+        return attrs.asdict(body)
+
+    COMMANDS.append(Command("POST", PREFIX + path, answer, _Waiting, f"{text}: group_id, account (emulator-only)."))
 
 
-@_command("POST", "invitations/decline", _Waiting)
-def _decline(context: ControlContext, body: _Waiting) -> Any:
-    """Decline an invitation as the invited account: group_id, account (emulator-only)."""
-    context.emulator.decline(body.group_id, body.account)
-    return attrs.asdict(body)
-
-
-@_command("POST", "applications/approve", _Waiting)
-def _approve(context: ControlContext, body: _Waiting) -> Any:
-    """Approve a request to join as the group's owner: group_id, account (emulator-only)."""
-    context.emulator.approve(body.group_id, body.account)
-    return attrs.asdict(body)
-
-
-@_command("POST", "applications/reject", _Waiting)
-def _reject(context: ControlContext, body: _Waiting) -> Any:
-    """Reject a request to join as the group's owner: group_id, account (emulator-only)."""
-    context.emulator.reject(body.group_id, body.account)
-    return attrs.asdict(body)
+_declare_answer("invitations/confirm", "Accept an invitation as the invited account")
+_declare_answer("invitations/decline", "Decline an invitation as the invited account")
+_declare_answer("applications/approve", "Approve a request to join as the group's owner")
+_declare_answer("applications/reject", "Reject a request to join as the group's owner")
 
 
 # Message copy: users of the platform talk through their own clients, and a copy address is set in a console.
