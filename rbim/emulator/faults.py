@@ -359,8 +359,7 @@ class Fault(Selection):
     """A rule: ``effect`` happens to the requests that match all other fields.
 
     ``operation`` is an operation class or its wire name; ``match`` maps fields of the operation to the values they must
-    have, or is a function of the operation. Of the requests that match so far, ``nth`` picks some by number (from 1),
-    ``every`` each n-th one, ``probability`` a random share. ``times`` ends the fault after that many.
+    have, or is a function of the operation. The rest is a :class:`Selection`.
     """
 
     effect: Effect
@@ -542,9 +541,8 @@ class CopyFault(Selection):
     """A rule: ``effect`` happens to the messages that match all other fields.
 
     ``match`` maps fields of the event body, as on the wire (``{"convType": "TEAM"}``), to the values they must have, or is a
-    function of the body (of an empty one if bytes are copied unchanged). Of the messages that match so far, ``nth`` picks
-    some by number (from 1), ``every`` each n-th one, ``probability`` a random share. ``times`` ends the fault after that
-    many. ``attempts`` are the attempts to deliver the message to which it happens (from 1; empty: all).
+    function of the body (of an empty one if bytes are copied unchanged). ``attempts`` are the attempts to deliver the
+    message to which it happens (from 1; empty: all). The rest is a :class:`Selection`.
     """
 
     effect: CopyEffect
