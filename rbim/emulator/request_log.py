@@ -110,10 +110,11 @@ class RequestLog:
 
     def trace(self) -> bytes:
         """Return the whole log as JSON lines: byte for byte the same for the same requests, seed and clock."""
-        return b"".join(json.dumps(_plain(record)) + b"\n" for record in self.records)
-
-
-def _plain(record: RecordedRequest) -> dict[str, Any]:
-    plain: dict[str, Any] = json_values(record)
-    values = plain.pop("operation")
-    return plain if record.operation is None else plain | {"operation": record.operation.spec.name, "values": values}
+        lines: list[bytes] = []
+        for record in self.records:
+            plain: dict[str, Any] = json_values(record)
+            values = plain.pop("operation")
+            if record.operation is not None:
+                plain |= {"operation": record.operation.spec.name, "values": values}
+            lines.append(json.dumps(plain) + b"\n")
+        return b"".join(lines)

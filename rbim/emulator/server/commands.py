@@ -691,22 +691,21 @@ def _messages(context: ControlContext, _: str) -> Any:
 
 
 def _message(attempts: list[DeliveryAttempt], *, own: bool) -> dict[str, Any]:
-    first = attempts[0]
+    """Return a message with its attempts, without their signatures if the token is not the emulator's own."""
+    first, shown = attempts[0], list[dict[str, Any]]()
+    for each in attempts:
+        attempt = each.to_dict()
+        if not own:
+            attempt["headers"]["CheckSum"] = MASK
+        shown.append({name: value for name, value in attempt.items() if name not in {"key", "number", "message_id", "body"}})
     return {
         "number": first.number,
         "message_id": first.message_id,
         "key": first.key,
         "event": first.document,
         "body": first.body.decode(errors="backslashreplace"),
-        "attempts": [_attempt(each, own=own) for each in attempts],
+        "attempts": shown,
     }
-
-
-def _attempt(attempt: DeliveryAttempt, *, own: bool) -> dict[str, Any]:
-    found = attempt.to_dict()
-    if not own:
-        found["headers"]["CheckSum"] = MASK
-    return {name: each for name, each in found.items() if name not in {"key", "number", "message_id", "body"}}
 
 
 @_command("POST", "deliveries/again", _Number)
