@@ -37,8 +37,8 @@ def made(monkeypatch):
         made.extend([*positional, *named.values()])
         raise InvalidRequest("the end of the test")
 
-    def cannot_listen(emulator, **_):
-        made.append(emulator)
+    def cannot_listen(server, **_):
+        made.append(server.emulator)
         raise OSError
 
     monkeypatch.setattr("rbim.emulator.server.server.run", cannot_listen)
