@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, is_typeddict
 
 import attrs
 
@@ -28,8 +28,14 @@ def commands() -> str:
 def _body(kind: Any) -> str:
     if kind is None or kind is object:
         return "" if kind is None else "JSON"
-    required = [code(each.name) for each in attrs.fields(kind) if each.default is attrs.NOTHING]
-    return ", ".join(required + [f"[{code(each.name)}]" for each in attrs.fields(kind) if each.default is not attrs.NOTHING])
+    if is_typeddict(kind):
+        required, optional = [*kind.__required_keys__], [*kind.__optional_keys__]
+        order = list(kind.__annotations__)
+        required, optional = sorted(required, key=order.index), sorted(optional, key=order.index)
+    else:
+        required = [each.name for each in attrs.fields(kind) if each.default is attrs.NOTHING]
+        optional = [each.name for each in attrs.fields(kind) if each.default is not attrs.NOTHING]
+    return ", ".join([*map(code, required), *(f"[{code(name)}]" for name in optional)])
 
 
 def request_faults() -> str:

@@ -54,11 +54,13 @@ def strict_converter() -> Converter:
 
 
 def _is_literal(kind: Any) -> bool:  # a type expression
-    return get_origin(kind) is cast("Any", Literal)
+    origin: Any = get_origin(kind)
+    return origin is Literal
 
 
 def _is_tuple(kind: Any) -> bool:  # a type expression
-    return cast("Any", get_origin(kind)) is tuple
+    origin: Any = get_origin(kind)
+    return origin is tuple
 
 
 def read_document(converter: Converter, document: Any, kind: Any, *, field: str = "", most: int | None = None) -> Any:

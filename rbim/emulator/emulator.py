@@ -2,163 +2,56 @@
 
 from __future__ import annotations
 
+import re
 import secrets
-from typing import TYPE_CHECKING, NoReturn
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from anyio.lowlevel import checkpoint
 
+from rbim.callbacks.events import ConvType, Notice
 from rbim.clock import SystemClock
 from rbim.codes import FULL
 from rbim.credentials import Credentials
 from rbim.dialect import Dialect
 from rbim.emulator.asgi import EmulatorApp
+from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.copies.copier import Copier
+from rbim.emulator.copies.messages import CopiedMessage
+from rbim.emulator.copies.targets import Destination, sender_to, split_url
 from rbim.emulator.faults import Faults
-from rbim.emulator.messaging import Messaging
 from rbim.emulator.platform.rules import Refusal, World
 from rbim.emulator.platform.service import Platform
 from rbim.emulator.platform.signature import SignatureCheck
-from rbim.emulator.platform.snapshot import Snapshot, export_state, load_state
+from rbim.emulator.platform.snapshot import export_state, load_state, replace_state
 from rbim.emulator.platform.state import State
 from rbim.emulator.request_log import RequestLog
 from rbim.emulator.rules import Rules
-from rbim.errors import NotSent, Unanswered
+from rbim.errors import InvalidRequest, NotMember, NotSent, Unanswered
 from rbim.operations.call_tasks import Hours, NoCallPolicy, default_no_call_policies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractAsyncContextManager
     from datetime import datetime
     from types import TracebackType
-    from typing import Any, Self
+    from typing import Self, Unpack
 
     from rbim.clock import Clock
+    from rbim.emulator.copies.messages import Extras, PushExtras
+    from rbim.emulator.copies.targets import Target
     from rbim.emulator.platform.state import Group, Task
-    from rbim.http import Request, Response
+    from rbim.http import Request, Response, Transport
+    from rbim.validators import Accounts
 
-__all__ = ["Emulator", "Membership"]
+__all__ = ["Emulator", "Mode"]
 
-# Changes of the platform that no described operation makes: answers to invitations and requests to join, first logins.
-#
-# The platform's applications make them somehow ("The operation by which an invitee confirms or declines an invitation: not
-# shown"). Everything here is emulator-only, for tests and for use by hand.
+Mode = Literal["normal", "high-guarantee"]
 
-
-class Membership:
-    """The part of the emulator that answers invitations and requests to join, and knows when tasks may call."""
-
-    world: World
-
-    def confirm(self, group_id: str, account: str) -> None:
-        """Accept an invitation: the invited account becomes a member. Emulator-only: no operation does this.
-
-        Raises LookupError if no invitation waits, and :class:`~rbim.emulator.Refusal` if the group is full (the invitation
-        then keeps waiting). Interface: InviteJoinGroup, ``confirm``.
-        """
-        group = self._waiting(group_id, account, "invitation")
-        self._admit(group, account)
-        self.world.record_change("confirm", group, account, account)
-
-    def decline(self, group_id: str, account: str) -> None:
-        """Decline an invitation on behalf of the invited account. Emulator-only: no operation does this.
-
-        Raises LookupError if no invitation waits. Interface: InviteJoinGroup, ``confirm``.
-        """
-        group = self._waiting(group_id, account, "invitation")
-        del group.invited[account]
-        self.world.record_change("decline", group, account, account)
-
-    def approve(self, group_id: str, account: str) -> None:
-        """Approve a request to join on behalf of the group's owner. Emulator-only: no operation does this.
-
-        Raises LookupError if no request waits, and :class:`~rbim.emulator.Refusal` if the group is full (the request then
-        keeps waiting). Interface: Group, ``permission`` 1.
-        """
-        group = self._waiting(group_id, account, "request to join")
-        self._admit(group, account)
-        self.world.record_change("approve", group, group.owner, account)
-
-    def reject(self, group_id: str, account: str) -> None:
-        """Reject a request to join on behalf of the group's owner. Emulator-only: no operation does this.
-
-        Raises LookupError if no request waits. Interface: Group, ``permission`` 1.
-        """
-        group = self._waiting(group_id, account, "request to join")
-        del group.applied[account]
-        self.world.record_change("reject", group, group.owner, account)
-
-    def log_in(self, account: str) -> None:
-        """Log an account in from a client for the first time, so that it can be invited. Emulator-only.
-
-        Raises LookupError if it has logged in before. Interface: States, rule 4.
-        """
-        state = self.world.state
-        if state.has_logged_in(account):
-            _not_found(f"{account} has logged in before: a first login is not possible")
-        state.never_logged_in.discard(account)
-        if state.known is not None:
-            state.known.add(account)
-
-    def may_call(self, task_id: str) -> bool:
-        """Return whether a task may call now, by the emulator's clock in the dialect's zone. Emulator-only.
-
-        It may from the first second of its start date to the last of its end date, outside every no-call policy. A task
-        without ``call_policy`` has the default ones, 00:00:00 to 09:00:00 and 21:00:00 to 23:59:59. The rule
-        ``default_policies_apply`` decides whether that is so. Hours include their last second, and those of type 0 are of
-        every day. Raises LookupError if there is no such task. Interface: Outbound-call task.
-        """
-        task = self.world.state.tasks.get(task_id)
-        if task is None:
-            _not_found(f"there is no task {task_id}")
-        request = task.request
-        moment = self.world.clock.now().astimezone(self.world.dialect.zone)
-        if not request.start_date <= moment.date() <= request.end_date:
-            return False
-        if request.no_call_policies:
-            certain_first = sorted(request.no_call_policies, key=lambda policy: isinstance(policy.period, Hours))
-            return not any(self._forbids(policy, moment, task) for policy in certain_first)
-        if not any(self._covers(policy, moment) for policy in default_no_call_policies()):
-            return True
-        if request.call_policy is not None:
-            self.world.assume("empty_policy_is_none")  # a list without policies forbids no time (Outbound-call task; G)
-            return True
-        return not self.world.choice("default_policies_apply")
-
-    def _forbids(self, policy: NoCallPolicy, moment: datetime, task: Task) -> bool:
-        if not self._covers(policy, moment):
-            return False
-        created = task.created.astimezone(self.world.dialect.zone).date()
-        if not isinstance(policy.period, Hours) or moment.date() == created:
-            return True
-        self.world.assume("day_policy_repeats")  # the hours of "the current day" are of every day (Outbound-call task; G)
-        return True
-
-    def _covers(self, policy: NoCallPolicy, moment: datetime) -> bool:
-        period = policy.period
-        if isinstance(period, Hours) and moment.time().replace(microsecond=0) == period.end:
-            self.world.assume("hours_include_end")  # the default night ends at 23:59:59 (Outbound-call task; G)
-            return True
-        return period.covers(moment)
-
-    def _admit(self, group: Group, account: str) -> None:
-        if self.world.places(group) < 1:
-            raise Refusal(f"{group.group_id} is full", code=FULL)
-        group.admit(account)
-
-    def _waiting(self, group_id: str, account: str, kind: str) -> Group:
-        """Return the group in which an invitation or a request to join of the account waits."""
-        group = self.world.state.groups.get(group_id)
-        if group is None:
-            _not_found(f"there is no group {group_id}")
-        if account not in (group.invited if kind == "invitation" else group.applied):
-            _not_found(f"no {kind} of {account} waits in {group_id}")
-        return group
+_GROUP_ID = re.compile("g8[0-9]{13}")  # the form of State.new_group_id
 
 
-def _not_found(reason: str) -> NoReturn:
-    raise LookupError(reason)
-
-
-class Emulator(Membership, Messaging):
+class Emulator:
     """An emulator of the described platform.
 
     Pass it to a client as ``transport=``, or serve its ``asgi``, an ASGI 3 application, over HTTP.
@@ -228,17 +121,17 @@ class Emulator(Membership, Messaging):
         self._signature_check.credentials = self.copier.dispatch.credentials = self.credentials
         return self.credentials
 
-    def snapshot(self) -> Snapshot:
-        """Return a snapshot of the state, to :meth:`restore` it or to compare it: equal states have equal snapshots."""
-        return Snapshot.of(self.state)
+    def snapshot(self) -> State:
+        """Return a copy of the state, to :meth:`restore` it or to compare it."""
+        return deepcopy(self.state)
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: State) -> None:
         """Set the state back to a snapshot.
 
         A snapshot can be restored many times, and into other emulators. Request log, faults and clock do not change. Groups
         and tasks are new objects afterwards: look them up again.
         """
-        snapshot.restore(self.state)
+        replace_state(self.state, deepcopy(snapshot))
 
     def export(self) -> dict[str, Any]:
         """Return the whole state as a document for ``json.dumps``, with a ``version``."""
@@ -280,3 +173,279 @@ class Emulator(Membership, Messaging):
         if injection.reset_before or injection.reset_after or injection.keep is not None:
             raise Unanswered("the response was cut short" if injection.keep is not None else "connection reset")
         return answer.response
+
+    # Changes of the platform that no described operation makes: answers to invitations and requests to join, first logins.
+    #
+    # The platform's applications make them somehow ("The operation by which an invitee confirms or declines an invitation:
+    # not shown"). All that follows is emulator-only, for tests and for use by hand.
+
+    def confirm(self, group_id: str, account: str) -> None:
+        """Accept an invitation: the invited account becomes a member. Emulator-only: no operation does this.
+
+        Raises LookupError if no invitation waits, and :class:`~rbim.emulator.Refusal` if the group is full (the invitation
+        then keeps waiting). Interface: InviteJoinGroup, ``confirm``.
+        """
+        group = self._waiting(group_id, account, "invitation")
+        self._admit(group, account)
+        self.world.record_change("confirm", group, account, account)
+
+    def decline(self, group_id: str, account: str) -> None:
+        """Decline an invitation on behalf of the invited account. Emulator-only: no operation does this.
+
+        Raises LookupError if no invitation waits. Interface: InviteJoinGroup, ``confirm``.
+        """
+        group = self._waiting(group_id, account, "invitation")
+        del group.invited[account]
+        self.world.record_change("decline", group, account, account)
+
+    def approve(self, group_id: str, account: str) -> None:
+        """Approve a request to join on behalf of the group's owner. Emulator-only: no operation does this.
+
+        Raises LookupError if no request waits, and :class:`~rbim.emulator.Refusal` if the group is full (the request then
+        keeps waiting). Interface: Group, ``permission`` 1.
+        """
+        group = self._waiting(group_id, account, "request to join")
+        self._admit(group, account)
+        self.world.record_change("approve", group, group.owner, account)
+
+    def reject(self, group_id: str, account: str) -> None:
+        """Reject a request to join on behalf of the group's owner. Emulator-only: no operation does this.
+
+        Raises LookupError if no request waits. Interface: Group, ``permission`` 1.
+        """
+        group = self._waiting(group_id, account, "request to join")
+        del group.applied[account]
+        self.world.record_change("reject", group, group.owner, account)
+
+    def log_in(self, account: str) -> None:
+        """Log an account in from a client for the first time, so that it can be invited. Emulator-only.
+
+        Raises LookupError if it has logged in before. Interface: States, rule 4.
+        """
+        state = self.world.state
+        if state.has_logged_in(account):
+            raise LookupError(f"{account} has logged in before: a first login is not possible")
+        state.never_logged_in.discard(account)
+        if state.known is not None:
+            state.known.add(account)
+
+    def may_call(self, task_id: str) -> bool:
+        """Return whether a task may call now, by the emulator's clock in the dialect's zone. Emulator-only.
+
+        It may from the first second of its start date to the last of its end date, outside every no-call policy. A task
+        without ``call_policy`` has the default ones, 00:00:00 to 09:00:00 and 21:00:00 to 23:59:59. The rule
+        ``default_policies_apply`` decides whether that is so. Hours include their last second, and those of type 0 are of
+        every day. Raises LookupError if there is no such task. Interface: Outbound-call task.
+        """
+        task = self.world.state.tasks.get(task_id)
+        if task is None:
+            raise LookupError(f"there is no task {task_id}")
+        request = task.request
+        moment = self.world.clock.now().astimezone(self.world.dialect.zone)
+        if not request.start_date <= moment.date() <= request.end_date:
+            return False
+        if request.no_call_policies:
+            certain_first = sorted(request.no_call_policies, key=lambda policy: isinstance(policy.period, Hours))
+            return not any(self._forbids(policy, moment, task) for policy in certain_first)
+        if not any(self._covers(policy, moment) for policy in default_no_call_policies()):
+            return True
+        if request.call_policy is not None:
+            self.world.assume("empty_policy_is_none")  # a list without policies forbids no time (Outbound-call task; G)
+            return True
+        return not self.world.choice("default_policies_apply")
+
+    def _forbids(self, policy: NoCallPolicy, moment: datetime, task: Task) -> bool:
+        if not self._covers(policy, moment):
+            return False
+        created = task.created.astimezone(self.world.dialect.zone).date()
+        if not isinstance(policy.period, Hours) or moment.date() == created:
+            return True
+        self.world.assume("day_policy_repeats")  # the hours of "the current day" are of every day (Outbound-call task; G)
+        return True
+
+    def _covers(self, policy: NoCallPolicy, moment: datetime) -> bool:
+        period = policy.period
+        if isinstance(period, Hours) and moment.time().replace(microsecond=0) == period.end:
+            self.world.assume("hours_include_end")  # the default night ends at 23:59:59 (Outbound-call task; G)
+            return True
+        return period.covers(moment)
+
+    def _admit(self, group: Group, account: str) -> None:
+        if self.world.places(group) < 1:
+            raise Refusal(f"{group.group_id} is full", code=FULL)
+        group.admit(account)
+
+    def _waiting(self, group_id: str, account: str, kind: str) -> Group:
+        """Return the group in which an invitation or a request to join of the account waits."""
+        group = self.world.state.groups.get(group_id)
+        if group is None:
+            raise LookupError(f"there is no group {group_id}")
+        if account not in (group.invited if kind == "invitation" else group.applied):
+            raise LookupError(f"no {kind} of {account} waits in {group_id}")
+        return group
+
+    # Messages, and where they are copied to. Users talk through their own clients, and a copy address is set in a console.
+
+    def copy_to(
+        self,
+        target: Target | None,
+        mode: Mode = "normal",
+        *,
+        concurrency: int = 10,
+        patience: float = 5.0,
+        transport: Callable[[], Transport] | None = None,
+    ) -> None:
+        """Copy messages and changes of groups to ``target`` from now on; None: stop, and drop the ones that wait.
+
+        ``target`` is a URL, an object with ``async receive(headers, body)`` that returns something with a ``status``, or an
+        async function of headers and body that returns the status. ``mode`` is ``"normal"`` or ``"high-guarantee"``
+        (Delivery rules, 2). At most ``concurrency`` deliveries are in progress at once (default: 10). ``patience`` is how
+        many seconds of real time a receiver may take before an emulated clock advances without it (default: 5).
+        ``transport`` makes the transport for deliveries to a URL (default: an ``HttpxTransport`` that ignores the
+        environment's proxies). By default each delivery in normal mode has a connection of its own: it is sent once, and
+        would be lost over a kept connection that the receiver, or a proxy in front of it, is just closing.
+
+        Raises InvalidRequest for an invalid target, mode or concurrency.
+        """
+        if mode not in get_args(Mode):
+            raise InvalidRequest(f"mode: {mode!r} is not one of {', '.join(get_args(Mode))}", field="mode")
+        if concurrency < 1:
+            raise InvalidRequest(f"concurrency: must be at least 1, not {concurrency}", field="concurrency", limit=1)
+        if target is None:
+            self.copier.dispatch.destination = None
+            return
+        if isinstance(target, str):
+            split_url(target)
+        else:
+            sender_to(target)
+        if mode == "high-guarantee":
+            self.world.choice("resend_after")
+        self.copier.dispatch.destination = Destination(
+            target=target,
+            high=mode == "high-guarantee",
+            concurrency=concurrency,
+            patience=patience,
+            transport=transport or (lambda: _transport(kept=mode == "high-guarantee")),
+        )
+
+    def say(self, sender: str, to: str, text: str | None = None, **extras: Unpack[Extras]) -> str:
+        """Send a message from an account to another (PERSON) or to a group it is in (TEAM); return its id.
+
+        ``to`` is a group if the emulator has a group of this id, an account otherwise. For the other fields see
+        :class:`~rbim.emulator.copies.messages.Extras`. Without a target the message is not copied.
+
+        Raises InvalidRequest for invalid fields, LookupError for the id of a group that does not exist, and
+        :class:`~rbim.emulator.Refusal` if the sender is not in the group or has never logged in from a client.
+        """
+        group = self._group(to)
+        if not self.world.state.has_logged_in(sender):
+            raise Refusal(f"{sender} has never logged in from a client: it cannot send a message", kind=NotMember)
+        if group is None:
+            return self.copier.send(CopiedMessage(conv_type=ConvType.PERSON, to=to, sender=sender, text=text, **extras))
+        if sender not in group.members:
+            raise Refusal(f"{sender} is not in {to}: only members can send to a group", kind=NotMember)
+        if self.copier.dispatch.destination is not None:
+            # tMembers: the other members, since the sender has a field of its own (Conversation message event body; G)
+            self.world.assume("team_members_list_sender")
+        members = [account for account in group.members if account != sender]
+        return self.copier.send(
+            CopiedMessage(conv_type=ConvType.TEAM, to=to, sender=sender, text=text, members=members, **extras),
+        )
+
+    def push(
+        self, to: str | Accounts, text: str | None = None, *, sender: str | None = None, **extras: Unpack[PushExtras]
+    ) -> str:
+        """Push a message over REST to one account or several (CUSTOM_PERSON), or to a group (CUSTOM_TEAM); return its id.
+
+        ``sender`` need not be in the group (default: the administrator). For the other fields see
+        :class:`~rbim.emulator.copies.messages.PushExtras`. Raises InvalidRequest and LookupError as :meth:`say` does.
+        """
+        group = self._group(to) if isinstance(to, str) else None
+        receivers = group.members if group is not None else [to] if isinstance(to, str) else to
+        return self.copier.send(
+            CopiedMessage(
+                conv_type=ConvType.CUSTOM_PERSON if group is None else ConvType.CUSTOM_TEAM,
+                to="REST" if group is None else group.group_id,
+                sender=self.world.actor(sender),
+                text=text,
+                members=receivers,
+                **extras,
+            )
+        )
+
+    def notify(
+        self,
+        group_id: str,
+        notice: Notice | str,
+        members: Accounts = (),
+        *,
+        actor: str | None = None,
+        text: str | None = None,
+    ) -> str:
+        """Send a notification to a group (NOTIFY_TEAM) without a change of the group; return its id.
+
+        Use it for notifications that no operation causes, such as ``TEAM_MEMBER_UPDATE``. ``members`` are the accounts that
+        it concerns, ``actor`` is the account that acts (default: the administrator). The group need not exist. Raises
+        InvalidRequest for an unknown ``notice``.
+        """
+        if notice not in list(Notice):
+            raise InvalidRequest(f"notice: {notice!r} is not one of {', '.join(Notice)}", field="notice")
+        return self.copier.send(
+            CopiedMessage(
+                conv_type=ConvType.NOTIFY_TEAM,
+                to=group_id,
+                sender=self.world.actor(actor),
+                msg_type=notice,
+                text=text,
+                members=members or None,
+            )
+        )
+
+    def copy_raw(self, body: Mapping[str, Any] | bytes, *, key: str = "") -> None:
+        """Sign and deliver a body as given: an event that is not described, an empty probe, invalid JSON.
+
+        It is delivered in the order of the conversation ``key``. Bytes are sent unchanged.
+        """
+        self.copier.send_raw(body, key)
+
+    def send_again(self, number: int) -> None:
+        """Deliver a message again that was delivered before, by its ``number`` in the log, with ``resendFlag`` 1.
+
+        The faults of its first delivery do not apply. Without a target nothing is delivered. Raises LookupError if the log
+        has no delivery of it.
+        """
+        self.copier.send_again(number)
+
+    async def deliver(self) -> None:
+        """Deliver all that is due now, and all that becomes due as a result; later resends keep waiting."""
+        async with self.copying():
+            pass
+
+    async def advance(self, seconds: float = 0.0, *, hours: float = 0.0) -> None:
+        """Advance the emulator's clock and deliver what falls due, resends included, each at its own time.
+
+        Raises TypeError if the clock is not an :class:`~rbim.emulator.EmulatedClock`.
+        """
+        if not isinstance(self.clock, EmulatedClock):
+            raise TypeError(f"a {type(self.clock).__name__} cannot be advanced: give the emulator an EmulatedClock")
+        await self.copier.dispatch.advance(self.clock, seconds + hours * 3600)
+
+    def copying(self) -> AbstractAsyncContextManager[None]:
+        """Deliver each message as it is sent while the block runs, and at its end all that is due then. For servers.
+
+        Enter it in the event loop in which the emulator is served. An error in the block, or its cancellation, interrupts
+        deliveries; they then wait for the next block or :meth:`deliver`.
+        """
+        return self.copier.dispatch.running()
+
+    def _group(self, to: str) -> Group | None:
+        group = self.world.state.groups.get(to)
+        if group is None and _GROUP_ID.fullmatch(to):
+            raise LookupError(f"there is no group {to}")
+        return group
+
+
+def _transport(*, kept: bool) -> Transport:
+    from rbim.transports.httpx import HttpxTransport
+
+    return HttpxTransport(trust_env=False) if kept else HttpxTransport(trust_env=False, keepalive_expiry=0)

@@ -56,10 +56,11 @@ class ExchangeLog:
     def expand(self) -> None:
         """Keep more exchanges from now on, because someone looks at them."""
         if len(self.slots) == FEW:
-            few, self.slots = self.slots, [None] * KEPT
-            for each in few:
+            more: list[Exchange | None] = [None] * KEPT
+            for each in self.slots:
                 if each is not None:
-                    self.slots[each.record.number % KEPT] = each
+                    more[each.record.number % KEPT] = each
+            self.slots = more
 
     def begin(self, record: RecordedRequest, scope: Scope, body: bytes, response: Response | None) -> Exchange:
         """Keep an exchange in the place of an old one; the caller notes ``took`` at its end."""

@@ -103,7 +103,7 @@ class Selection:
     times: int | None = field(default=None, validator=within(0))
 
 
-class Running(Generic[F]):
+class _Running(Generic[F]):
     """One fault of a plan with its state: counts, the times its effect remembers, and random numbers from ``seed``.
 
     ``matched`` counts the matches, ``done`` those that the fault happened to.
@@ -130,13 +130,13 @@ class Plan(Generic[F]):
 
     def __init__(self, seed: str) -> None:
         self._seed = seed
-        self._running: list[Running[F]] = []
+        self._running: list[_Running[F]] = []
         self._added = 0
 
     def add(self, *faults: F) -> None:
         """Append faults to the plan; they apply from now on."""
         for fault in faults:
-            self._running.append(Running(fault, f"{self._seed}:{self._added}"))
+            self._running.append(_Running(fault, f"{self._seed}:{self._added}"))
             self._added += 1
 
     def remove(self, number: int) -> None:
@@ -167,7 +167,7 @@ def _drawn(effect: "Latency | Delay", random: Random) -> float:
 # Plans as JSON.
 
 
-def kinds_of(effects: Any) -> dict[str, type[Any]]:
+def _kinds_of(effects: Any) -> dict[str, type[Any]]:
     """Return the classes of a union of effects by their names in a document: ``ResetAfter`` is ``reset_after``."""
     return {_kind(effect): effect for effect in get_args(effects)}
 
@@ -188,7 +188,7 @@ def _read_plan(
     read_tagged = converter.get_structure_hook(effects)
 
     def read_effect(value: Any, _: Any) -> Any:  # JSON in, an effect out
-        one_of(str(exactly(value, dict).get("kind", "")), kinds_of(effects), "kind")  # cattrs would not list the kinds
+        one_of(str(exactly(value, dict).get("kind", "")), _kinds_of(effects), "kind")  # cattrs would not list the kinds
         return read_tagged(value, effects)
 
     read = make_dict_structure_fn(
@@ -359,8 +359,7 @@ class Fault(Selection):
     """A rule: ``effect`` happens to the requests that match all other fields.
 
     ``operation`` is an operation class or its wire name; ``match`` maps fields of the operation to the values they must
-    have, or is a function of the operation. Of the requests that match so far, ``nth`` picks some by number (from 1),
-    ``every`` each n-th one, ``probability`` a random share. ``times`` ends the fault after that many.
+    have, or is a function of the operation. The rest is a :class:`Selection`.
     """
 
     effect: Effect
@@ -384,7 +383,7 @@ _ABSENT = object()
 
 
 def _with_effect(  # noqa: C901, PLR0912  # a case for each effect
-    effect: Effect, injection: Injection, running: Running[Fault], now: float
+    effect: Effect, injection: Injection, running: _Running[Fault], now: float
 ) -> Injection:
     """Return the injection with an effect added."""
     match effect:
@@ -441,7 +440,7 @@ class Faults(Plan[Fault]):
 _NO_FAULTS = Injection()
 
 
-KINDS: Mapping[str, type[Any]] = kinds_of(Effect)
+KINDS: Mapping[str, type[Any]] = _kinds_of(Effect)
 
 
 def faults_from(document: Any) -> tuple[Fault, ...]:
@@ -542,9 +541,8 @@ class CopyFault(Selection):
     """A rule: ``effect`` happens to the messages that match all other fields.
 
     ``match`` maps fields of the event body, as on the wire (``{"convType": "TEAM"}``), to the values they must have, or is a
-    function of the body (of an empty one if bytes are copied unchanged). Of the messages that match so far, ``nth`` picks
-    some by number (from 1), ``every`` each n-th one, ``probability`` a random share. ``times`` ends the fault after that
-    many. ``attempts`` are the attempts to deliver the message to which it happens (from 1; empty: all).
+    function of the body (of an empty one if bytes are copied unchanged). ``attempts`` are the attempts to deliver the
+    message to which it happens (from 1; empty: all). The rest is a :class:`Selection`.
     """
 
     effect: CopyEffect
@@ -607,7 +605,7 @@ def injection_of(picked: tuple[Picked, ...], attempt: int) -> CopyInjection:
 
 _NO_COPY_FAULTS = CopyInjection()
 
-COPY_KINDS: Mapping[str, type[Any]] = kinds_of(CopyEffect)
+COPY_KINDS: Mapping[str, type[Any]] = _kinds_of(CopyEffect)
 
 
 def copy_faults_from(document: Any) -> tuple[CopyFault, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import define, field, frozen
 
@@ -12,11 +12,10 @@ from rbim._support.json_values import json_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Unpack
 
     from rbim.operations.base import Operation
 
-__all__ = ["RecordedRequest", "RequestFacts", "RequestLog"]
+__all__ = ["RecordedRequest", "RequestLog"]
 
 O = TypeVar("O", bound="Operation[Any]")  # noqa: E741  # an operation
 
@@ -41,17 +40,6 @@ class RecordedRequest:
     reason: str = ""
 
 
-class RequestFacts(TypedDict):
-    """The fields of a :class:`RecordedRequest` that :meth:`RequestLog.note` takes."""
-
-    at: float
-    path: str
-    code: str | None
-    effect: bool
-    reason: NotRequired[str]
-    trouble: NotRequired[tuple[str, ...]]
-
-
 @define
 class RequestLog:
     """The requests so far. Iterates over all of them; :meth:`of` returns the operations of one class.
@@ -61,25 +49,17 @@ class RequestLog:
 
     records: list[RecordedRequest] = field(factory=list[RecordedRequest])
     limit: int | None = None
-    _count: int = 0
-    _seen: Counter[Operation[Any]] = field(factory=Counter["Operation[Any]"])
-    _clears: int = field(default=0, init=False, eq=False, repr=False)
+    count: int = field(default=0, init=False)
+    """The number of all requests so far, also of those that are not kept."""
+    clears: int = field(default=0, init=False, eq=False, repr=False)
+    """How often the log was cleared."""
+    _seen: Counter[Operation[Any]] = field(factory=Counter["Operation[Any]"], init=False)
 
     def __iter__(self) -> Iterator[RecordedRequest]:
         return iter(self.records)
 
     def __len__(self) -> int:
         return len(self.records)
-
-    @property
-    def count(self) -> int:
-        """The number of all requests so far, also of those that are not kept."""
-        return self._count
-
-    @property
-    def clears(self) -> int:
-        """How often the log was cleared."""
-        return self._clears
 
     def of(self, kind: type[O]) -> list[O]:
         """Return the operations of this class, in the order of their arrival.
@@ -92,26 +72,49 @@ class RequestLog:
         """Forget all requests, and restart the counts."""
         self.records.clear()
         self._seen.clear()
-        self._count = 0
-        self._clears += 1
+        self.count = 0
+        self.clears += 1
 
-    def note(self, op: Operation[Any] | None, **facts: Unpack[RequestFacts]) -> None:
+    def note(  # noqa: PLR0913  # the facts of a request
+        self,
+        op: Operation[Any] | None,
+        *,
+        at: float,
+        path: str,
+        code: str | None,
+        effect: bool,
+        reason: str = "",
+        trouble: tuple[str, ...] = (),
+    ) -> None:
         """Record one request; for its facts see :class:`RecordedRequest`."""
         attempt = 1
         if op is not None:
             attempt = self._seen[op] = self._seen[op] + 1
-        self._count += 1
-        self.records.append(RecordedRequest(number=self._count, operation=op, attempt=attempt, **facts))
+        self.count += 1
+        self.records.append(
+            RecordedRequest(
+                number=self.count,
+                at=at,
+                path=path,
+                operation=op,
+                attempt=attempt,
+                code=code,
+                effect=effect,
+                trouble=trouble,
+                reason=reason,
+            )
+        )
         if self.limit is not None and len(self.records) > self.limit:
             del self.records[: self.limit // 10 + 1]
             self._seen = Counter(record.operation for record in self.records if record.operation is not None)
 
     def trace(self) -> bytes:
         """Return the whole log as JSON lines: byte for byte the same for the same requests, seed and clock."""
-        return b"".join(json.dumps(_plain(record)) + b"\n" for record in self.records)
-
-
-def _plain(record: RecordedRequest) -> dict[str, Any]:
-    plain: dict[str, Any] = json_values(record)
-    values = plain.pop("operation")
-    return plain if record.operation is None else plain | {"operation": record.operation.spec.name, "values": values}
+        lines: list[bytes] = []
+        for record in self.records:
+            plain: dict[str, Any] = json_values(record)
+            values = plain.pop("operation")
+            if record.operation is not None:
+                plain |= {"operation": record.operation.spec.name, "values": values}
+            lines.append(json.dumps(plain) + b"\n")
+        return b"".join(lines)

@@ -54,8 +54,6 @@ __all__ = [
     "World",
 ]
 
-RECENT = 1000
-
 O = TypeVar("O", bound=Operation[Any])  # noqa: E741  # an operation
 
 
@@ -117,7 +115,6 @@ class World:
     administrator: str
     check_roles: bool = False
     strict: bool = False
-    changes: list[GroupChange] = field(factory=list[GroupChange])
     listeners: list[Callable[[GroupChange], object]] = field(factory=list[Callable[["GroupChange"], object]])
 
     def choice(self, name: str) -> Any:
@@ -137,13 +134,10 @@ class World:
         return cast("Dialect", _StrictDialect(self.dialect)) if self.strict else self.dialect
 
     def record_change(self, cause: str, group: Group, actor: str, *members: str) -> None:
-        """Record a change of a group and call the listeners. At least the last thousand changes are kept."""
+        """Tell the listeners of a change of a group."""
         change = GroupChange(cause=cause, group_id=group.group_id, actor=actor, members=members)
         for listener in self.listeners:
             listener(change)
-        self.changes.append(change)
-        if len(self.changes) >= 2 * RECENT:
-            del self.changes[:-RECENT]
 
     def authorise(self, op: Operation[Any], group: Group, account: str) -> None:
         """Refuse an account whose role in the group does not allow the operation, if roles are checked."""

@@ -69,6 +69,11 @@ class Platform:
         op: Operation[Any] | None = None
         rule: Rule | None = None
         refusal: Refusal | None = None
+
+        def note(injection: Injection, code: str | None, *, effect: bool = False, reason: str = "") -> None:
+            at = world.clock.monotonic()
+            self.requests.note(op, at=at, path=path, code=code, effect=effect, reason=reason, trouble=injection.names)
+
         try:
             _require_post(method)
             self._signature_check.check(_app_id(path), query, {name.lower(): value for name, value in headers.items()})
@@ -78,7 +83,7 @@ class Platform:
         except Refusal as error:
             refusal = error
         except DependsOnDialect:
-            self._note(path, None, self.faults.next_injection(None), None)
+            note(self.faults.next_injection(None), None)
             raise
         injection = self.faults.next_injection(op)
         answer: dict[str, Any] | None = None
@@ -90,28 +95,15 @@ class Platform:
             except Refusal as error:
                 refusal = error
             except DependsOnDialect:
-                self._note(path, op, injection, None)
+                note(injection, None)
                 raise
-        code = _code(world, refusal)
+        code = SUCCESS if refusal is None else refusal.code or world.dialect.code_of(refusal.kind)
         message = refusal.reason if refusal is not None else "success"
         response = _with_faults(self._answer(endpoint, code, message, answer), injection)
         told = None if injection.prevents_code else code
         reason = "" if told is None or refusal is None else refusal.reason
-        self._note(path, op, injection, told, effect=answer is not None, reason=reason)
+        note(injection, told, effect=answer is not None, reason=reason)
         return ServedAnswer(response, injection)
-
-    def _note(  # noqa: PLR0913  # the facts of one request
-        self,
-        path: str,
-        op: Operation[Any] | None,
-        injection: Injection,
-        code: str | None,
-        *,
-        effect: bool = False,
-        reason: str = "",
-    ) -> None:
-        at = self.world.clock.monotonic()
-        self.requests.note(op, at=at, path=path, code=code, reason=reason, effect=effect, trouble=injection.names)
 
     def _route(self, path: str) -> type[Operation[Any]] | None:
         kind = self._routes.get(path) or catalogue.find(path)
@@ -180,23 +172,13 @@ def _require_post(method: str) -> None:
 
 
 def _rule_of(kind: type[Operation[Any]] | None, path: str) -> tuple[Rule, type[Operation[Any]]]:
+    """Return the rule for an operation. Raises Refusal, with the path that too many slashes hide."""
     rule = None if kind is None else RULES.get(kind)
     if kind is None or rule is None:
-        raise Refusal(_no_operation(path), code=UNKNOWN_OPERATION)
+        usual = SLASHES.sub("/", path).rstrip("/")
+        meant = f"; did you mean {usual[:SHOWN]}?" if usual != path and catalogue.find(usual) is not None else ""
+        raise Refusal(f"the emulator has no operation at {path[:SHOWN]}{meant}", code=UNKNOWN_OPERATION)
     return rule, kind
-
-
-def _no_operation(path: str) -> str:
-    """Return the message for a path without an operation, with the path that its slashes hide."""
-    usual = SLASHES.sub("/", path).rstrip("/")
-    meant = f"; did you mean {usual[:SHOWN]}?" if usual != path and catalogue.find(usual) is not None else ""
-    return f"the emulator has no operation at {path[:SHOWN]}{meant}"
-
-
-def _code(world: World, refusal: Refusal | None) -> str:
-    if refusal is None:
-        return SUCCESS
-    return refusal.code or world.dialect.code_of(refusal.kind)
 
 
 def _with_faults(response: Response, injection: Injection) -> Response:

@@ -1,11 +1,7 @@
-"""The state as a value: snapshots to restore, and documents to store as JSON.
-
-They hold only the platform's state. Restoring them does not change the request log, the fault plan and the clock.
-"""
+"""The state as a document, to store it as JSON: only the platform's state, no request log, no fault plan and no clock."""
 
 from __future__ import annotations
 
-from copy import deepcopy
 from datetime import date, datetime
 from enum import StrEnum
 from functools import lru_cache, partial
@@ -13,7 +9,6 @@ from operator import attrgetter, eq
 from typing import TYPE_CHECKING, Any, cast
 
 import attrs
-from attrs import frozen
 from cattrs.gen import make_dict_structure_fn
 
 from rbim.emulator.documents import exactly, read_document, strict_converter
@@ -25,35 +20,15 @@ from rbim.operations.groups import Role, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Self
 
     from cattrs import Converter
 
-__all__ = ["VERSION", "Snapshot", "export_state", "load_state"]
+__all__ = ["VERSION", "export_state", "load_state", "replace_state"]
 
 VERSION = 1
 """The format version of the documents; no other is read."""
 
 SHOWN = 5  # errors of a document in one message
-
-
-@frozen(repr=False)
-class Snapshot:
-    """The state of an emulator at one moment. Later changes do not affect it; snapshots of equal states are equal."""
-
-    _state: State
-
-    def __repr__(self) -> str:
-        return f"<Snapshot of {len(self._state.groups)} groups and {len(self._state.tasks)} tasks>"
-
-    @classmethod
-    def of(cls, state: State) -> Self:
-        """Take a snapshot."""
-        return cls(deepcopy(state))
-
-    def restore(self, state: State) -> None:
-        """Set the state, in place, back to the snapshot. Groups and tasks are new objects afterwards."""
-        _assign(state, deepcopy(self._state))
 
 
 def export_state(state: State) -> dict[str, Any]:
@@ -84,10 +59,11 @@ def load_state(state: State, document: object, rules: Rules | None = None) -> No
         loaded = read_document(_converter(rules or Rules()), fields, State, field="document", most=SHOWN)
     except InvalidRequest as error:
         raise InvalidRequest(f"invalid emulator state: {error.message}", field="document") from None
-    _assign(state, loaded)
+    replace_state(state, loaded)
 
 
-def _assign(state: State, other: State) -> None:
+def replace_state(state: State, other: State) -> None:
+    """Set the state, in place, to another one."""
     for each in attrs.fields(State):
         setattr(state, each.name, getattr(other, each.name))
 
@@ -126,10 +102,7 @@ def _converter(rules: Rules) -> Converter:
         is_kind = partial(eq, kind)
         converter.register_unstructure_hook_func(is_kind, write)
         converter.register_structure_hook_func(is_kind, partial(_read_with, read))
-    converter.register_structure_hook(
-        NoCallPolicy,
-        lambda value, _: CallPolicy.from_wire(value) if isinstance(value, dict) else NoCallPolicy.from_entry(value),
-    )
+    converter.register_structure_hook(NoCallPolicy, _read_policy)
     read_group = make_dict_structure_fn(Group, converter)
     converter.register_structure_hook(Group, lambda value, kind: _checked(read_group(value, kind), rules))
     return converter
@@ -140,6 +113,10 @@ def _read_moment(value: Any) -> datetime:
     if moment.tzinfo is None:
         raise ValueError(f"{value} has no UTC offset")
     return moment
+
+
+def _read_policy(value: Any, _: object) -> NoCallPolicy | CallPolicy:  # JSON
+    return CallPolicy.from_wire(cast("dict[str, Any]", value)) if isinstance(value, dict) else NoCallPolicy.from_entry(value)
 
 
 def _write_policies(value: tuple[NoCallPolicy | CallPolicy, ...] | None) -> Any:

@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict, cast
 from urllib.parse import quote
 
 import attrs
@@ -18,19 +18,19 @@ from attrs import frozen
 
 from rbim._support import json
 from rbim._support.local_server import is_loopback_url
-from rbim.callbacks.events import ClientType, MsgType, Notice
+from rbim.callbacks.events import Notice
 from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.copies.log import DeliveryAttempt
+from rbim.emulator.copies.messages import Extras, PushExtras
 from rbim.emulator.copies.targets import split_url
+from rbim.emulator.emulator import Mode
 from rbim.emulator.faults import COPY_KINDS, KINDS, Plan, copy_faults_from, faults_from
-from rbim.emulator.messaging import Mode
 from rbim.emulator.platform.rules import DependsOnDialect
 from rbim.emulator.platform.state import Group, Task
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from rbim.emulator.emulator import Emulator
-    from rbim.emulator.server.server import Server
 
 __all__ = [
     "ABOUT",
@@ -59,6 +59,15 @@ ANSWERLESS = ("refuse", "reset_before", "reset_after")
 Close = Callable[[], Awaitable[None]]
 
 
+class _Outages(Protocol):  # rbim.emulator.server.Server, which imports this module
+    @property
+    def listening(self) -> bool: ...
+    @property
+    def control_url(self) -> str: ...
+    def begin_outage(self, seconds: float) -> Close: ...
+    async def accept(self) -> None: ...
+
+
 class CommandError(Exception):
     """A command that this emulator, or its server, cannot carry out; the text is the reason."""
 
@@ -69,7 +78,7 @@ class ControlContext:
     ``sign_copies`` and ``remote_copies`` are as for :func:`rbim.emulator.server.serve`.
     """
 
-    def __init__(self, emulator: "Emulator", server: "Server | None", *, sign_copies: bool, remote_copies: bool) -> None:
+    def __init__(self, emulator: "Emulator", server: _Outages | None, *, sign_copies: bool, remote_copies: bool) -> None:
         self.emulator = emulator
         self.server = server
         self.may_sign_copies = sign_copies or emulator.own_credentials
@@ -143,42 +152,24 @@ class _Copy:
     mode: Mode = "normal"
 
 
-@frozen(kw_only=True)
-class _MessageFields:
-    text: str | None = None
-    msg_type: MsgType | None = None
-    attach: str | None = None
-    ext: str | None = None
-    at_user: tuple[str, ...] | None = None
-    nick: str | None = None
-    client_type: ClientType | None = None
-    device_id: str | None = None
-    link_info: str | None = None
-    antispam: bool | None = None
+class _Say(Extras, total=False):
+    sender: Required[str]
+    to: Required[str]
+    text: str
 
 
-@frozen(kw_only=True)
-class _Say(_MessageFields):
+class _Push(PushExtras, total=False):
+    to: Required[str | tuple[str, ...]]
     sender: str
-    to: str
+    text: str
 
 
-@frozen(kw_only=True)
-class _Push(_MessageFields):
-    to: str | tuple[str, ...]
-    sender: str | None = None
-    save: bool | None = None
-    apns: bool | None = None
-    apns_text: str | None = None
-
-
-@frozen(kw_only=True)
-class _Notify:
-    group_id: str
-    notice: Notice
-    members: tuple[str, ...] | None = None
-    actor: str | None = None
-    text: str | None = None
+class _Notify(TypedDict, total=False):
+    group_id: Required[str]
+    notice: Required[Notice]
+    members: tuple[str, ...]
+    actor: str
+    text: str
 
 
 @frozen(kw_only=True)
@@ -386,14 +377,11 @@ def _outage(context: ControlContext, body: _Seconds) -> Any:
 @_command("DELETE", "outage")
 async def _end_outage(context: ControlContext, _: str) -> Any:
     """End an outage at once, through the control port."""
-    try:
-        await _server_of(context).accept()
-    except OSError as error:
-        raise CommandError(f"cannot listen again ({error.strerror}): the outage ends when the other process ends") from None
+    await _server_of(context).accept()
     return None
 
 
-def _server_of(context: ControlContext) -> "Server":
+def _server_of(context: ControlContext) -> _Outages:
     if context.server is None:
         raise CommandError("this server cannot refuse connections: serve the emulator with rbim emulator")
     return context.server
@@ -406,39 +394,23 @@ def _log_in(context: ControlContext, body: _Login) -> Any:
     return attrs.asdict(body)
 
 
-@_command("POST", "invitations/confirm", _Waiting)
-def _confirm(context: ControlContext, body: _Waiting) -> Any:
-    """Accept an invitation as the invited account: group_id, account (emulator-only)."""
-    context.emulator.confirm(body.group_id, body.account)
-    return attrs.asdict(body)
+def _declare_answer(path: str, text: str) -> None:
+    """Declare the command of an answer to an invitation or a request to join, by the method of its last word."""
+
+    def answer(context: ControlContext, body: _Waiting) -> Any:
+        getattr(context.emulator, path.rpartition("/")[2])(body.group_id, body.account)
+        return attrs.asdict(body)
+
+    COMMANDS.append(Command("POST", PREFIX + path, answer, _Waiting, f"{text}: group_id, account (emulator-only)."))
 
 
-@_command("POST", "invitations/decline", _Waiting)
-def _decline(context: ControlContext, body: _Waiting) -> Any:
-    """Decline an invitation as the invited account: group_id, account (emulator-only)."""
-    context.emulator.decline(body.group_id, body.account)
-    return attrs.asdict(body)
-
-
-@_command("POST", "applications/approve", _Waiting)
-def _approve(context: ControlContext, body: _Waiting) -> Any:
-    """Approve a request to join as the group's owner: group_id, account (emulator-only)."""
-    context.emulator.approve(body.group_id, body.account)
-    return attrs.asdict(body)
-
-
-@_command("POST", "applications/reject", _Waiting)
-def _reject(context: ControlContext, body: _Waiting) -> Any:
-    """Reject a request to join as the group's owner: group_id, account (emulator-only)."""
-    context.emulator.reject(body.group_id, body.account)
-    return attrs.asdict(body)
+_declare_answer("invitations/confirm", "Accept an invitation as the invited account")
+_declare_answer("invitations/decline", "Decline an invitation as the invited account")
+_declare_answer("applications/approve", "Approve a request to join as the group's owner")
+_declare_answer("applications/reject", "Reject a request to join as the group's owner")
 
 
 # Message copy: users of the platform talk through their own clients, and a copy address is set in a console.
-
-
-def _given(body: Any) -> dict[str, Any]:
-    return {name: value for name, value in attrs.asdict(body, recurse=False).items() if value is not None}
 
 
 @_command("GET", "copy")
@@ -493,19 +465,19 @@ def _forget_deliveries(context: ControlContext, _: str) -> Any:
 @_command("POST", "say", _Say)
 def _say(context: ControlContext, body: _Say) -> Any:
     """Send a message to another account or to a group: sender, to, text (emulator-only)."""
-    return {"message_id": context.emulator.say(**_given(body))}
+    return {"message_id": context.emulator.say(**body)}
 
 
 @_command("POST", "push", _Push)
 def _push(context: ControlContext, body: _Push) -> Any:
     """Push a message to one account, several, or a group: to, text (emulator-only)."""
-    return {"message_id": context.emulator.push(**_given(body))}
+    return {"message_id": context.emulator.push(**body)}
 
 
 @_command("POST", "notify", _Notify)
 def _notify(context: ControlContext, body: _Notify) -> Any:
     """Notify a group without a change of it: group_id, notice (emulator-only)."""
-    return {"message_id": context.emulator.notify(**_given(body))}
+    return {"message_id": context.emulator.notify(**body)}
 
 
 # What the page in the browser shows.
@@ -719,22 +691,21 @@ def _messages(context: ControlContext, _: str) -> Any:
 
 
 def _message(attempts: list[DeliveryAttempt], *, own: bool) -> dict[str, Any]:
-    first = attempts[0]
+    """Return a message with its attempts, without their signatures if the token is not the emulator's own."""
+    first, shown = attempts[0], list[dict[str, Any]]()
+    for each in attempts:
+        attempt = each.to_dict()
+        if not own:
+            attempt["headers"]["CheckSum"] = MASK
+        shown.append({name: value for name, value in attempt.items() if name not in {"key", "number", "message_id", "body"}})
     return {
         "number": first.number,
         "message_id": first.message_id,
         "key": first.key,
         "event": first.document,
         "body": first.body.decode(errors="backslashreplace"),
-        "attempts": [_attempt(each, own=own) for each in attempts],
+        "attempts": shown,
     }
-
-
-def _attempt(attempt: DeliveryAttempt, *, own: bool) -> dict[str, Any]:
-    found = attempt.to_dict()
-    if not own:
-        found["headers"]["CheckSum"] = MASK
-    return {name: each for name, each in found.items() if name not in {"key", "number", "message_id", "body"}}
 
 
 @_command("POST", "deliveries/again", _Number)

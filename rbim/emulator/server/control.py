@@ -20,6 +20,7 @@ from urllib.parse import quote, unquote
 from rbim._support import json
 from rbim._support.asgi import TooLarge, body_of
 from rbim._support.local_server import LocalServerGuard, is_json
+from rbim.callbacks.events import ClientType, MsgType
 from rbim.codes import MALFORMED
 from rbim.emulator.asgi import OUTCOME, write
 from rbim.emulator.documents import exactly, read_document, strict_converter
@@ -29,6 +30,7 @@ from rbim.emulator.server.console import Console
 from rbim.errors import InvalidRequest
 from rbim.http import Response
 from rbim.page.assets import SECURITY_HEADERS, prefers_html
+from rbim.validators import Accounts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -217,9 +219,13 @@ def _read(body: bytes, kind: type[Any]) -> Any:  # an object of ``kind``, or any
     return document if kind is object else read_document(_converter, exactly(document, dict), kind)
 
 
-def _text_or_texts(value: Any, _: object) -> Any:  # JSON; a text or a tuple of texts
-    return value if isinstance(value, str) else _converter.structure(value, tuple[str, ...])
+def _texts(value: Any, kind: Any) -> Any:  # JSON; a tuple of texts, or a text where that is allowed, too
+    either = kind is not Accounts and isinstance(value, str)
+    return value if either else _converter.structure(value, tuple[str, ...])
 
 
 _converter = strict_converter()
-_converter.register_structure_hook_func(lambda kind: kind == str | tuple[str, ...], _text_or_texts)
+_converter.register_structure_hook_func(lambda kind: kind is Accounts or kind == str | tuple[str, ...], _texts)
+_converter.register_structure_hook_func(  # the emulator refuses a wrong one, with the right ones in its message
+    lambda kind: kind in (MsgType | str, ClientType | str), lambda value, _: exactly(value, str)
+)

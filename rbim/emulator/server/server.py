@@ -50,7 +50,6 @@ __all__ = ["Listener", "Protocol", "Server", "run", "serve"]
 
 logger = logging.getLogger("rbim.emulator")
 
-RETRY = 0.2  # seconds between two tries to listen again after an outage
 IDLE = 75  # seconds after which a connection without requests is closed
 INTERNAL = "900500"
 ABORTING = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)  # SO_LINGER for 0 seconds: closing sends an RST
@@ -170,11 +169,10 @@ class Listener:
         await self.listen()
 
     async def listen(self) -> None:
-        """Accept connections, if it does not already. Raises OSError if another process listens at the address by now."""
+        """Accept connections, if it does not already."""
         if self._server is not None or self._socket is None:
             return
         reserve(self._socket, alone=False)
-        self._socket.listen(self.config.backlog)  # before asyncio knows the socket: a failure changes nothing
         server = self._server = await asyncio.get_running_loop().create_server(
             lambda: Protocol(self),
             sock=self._socket,
@@ -266,6 +264,7 @@ class Server:
             await self._control.bind(self.host, self._control_port)
         except BaseException:
             await self._platform.close()
+            await self._control.close()
             raise
         self._copying = asyncio.create_task(self._copy())
         return self
@@ -292,13 +291,9 @@ class Server:
         await self.begin_outage(seconds)()
 
     async def accept(self) -> None:
-        """End an outage; without one, do nothing. Raises OSError if another process took the address meanwhile."""
+        """End an outage; without one, do nothing."""
         self._cancel_outage()
-        try:
-            await self._platform.listen()
-        except OSError:
-            self._outage = asyncio.create_task(self._listen_after(0.0))
-            raise
+        await self._platform.listen()
 
     def begin_outage(self, seconds: float) -> Callable[[], Awaitable[None]]:
         """Refuse connections from now on; return a function that closes the existing ones."""
@@ -322,13 +317,7 @@ class Server:
 
     async def _listen_after(self, seconds: float) -> None:
         await self.emulator.clock.sleep(seconds)
-        while True:
-            try:
-                await self._platform.listen()
-            except OSError:  # another process took the address meanwhile: wait until it leaves
-                await asyncio.sleep(RETRY)
-            else:
-                return
+        await self._platform.listen()
 
 
 def serve(  # noqa: PLR0913  # options, each by keyword and with a default

@@ -47,18 +47,6 @@ async def test_junk_after_an_answer_closes_the_connection_and_leaves_no_tracebac
     assert len(emulator.requests) == 0
 
 
-async def test_a_peer_that_has_said_all_it_has_to_say_is_answered(emulator, server):
-    emulator.faults.add(Fault(effect=Latency(1)))
-    async with connected(server) as raw:
-        await raw.send(create(emulator))
-        await arrived(emulator)
-        raw.sock.shutdown(socket.SHUT_WR)
-        await turns()
-        await emulator.clock.advance(1)
-        assert (await raw.answer()).document["statusCode"] == "000000"
-        assert await raw.recv() == b""
-
-
 async def test_a_peer_that_leaves_early_does_no_harm(emulator, server, log):
     async with connected(server) as raw:
         await raw.send(create(emulator)[:-1])

@@ -67,7 +67,7 @@ def http_receiver():
 @_fault
 def http_emulator():
     """A wrong field of a command is an error of the server."""
-    _replace("rbim.emulator.server.control", "transform_error", None)
+    _replace("rbim.emulator.documents", "transform_error", None)
 
 
 @_fault

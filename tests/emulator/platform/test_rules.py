@@ -129,9 +129,10 @@ async def test_a_role_passes_to_somebody_who_stays():
     async with platform() as (emulator, client):
         await client.send(CREATE)
         await client.send(invite("1001", "1002"))
+        emulator.world.listeners.append((changes := []).append)
         await client.send(remove("admin", "1001"))
         assert emulator.state.groups[ID].members == {"1002": Role.CREATOR}
-        passed_on = [each for each in emulator.world.changes if each.cause == "hand_over"]
+        passed_on = [each for each in changes if each.cause == "hand_over"]
         assert [(each.actor, each.members) for each in passed_on] == [("admin", ("1002",))]
 
 
