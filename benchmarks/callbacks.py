@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 __all__ = ["Turns", "main", "measured", "run"]
 
 CONNECTIONS = 200
-DURABLE_SHARE, SHARE = 0.3, 0.2
+DURABLE_SHARE = 0.3
+MEMORY_SHARE = 1.2  # a transaction for each delivery, in memory: one engine for both inboxes, and this one is for tests
 CONSTANT, MEMORY, ENDPOINT = "constant answer", "receiver, MemorySink, not durable", "FastAPI, not durable"
 INBOX, THREADED = "receiver, SqliteInbox", "FastAPI, SQLite, same durability"
 GROUPED, RAW = "FastAPI, SQLite, group commit by hand", "minimal ASGI, SQLite, group commit by hand"
@@ -124,7 +125,7 @@ def measured(turns: Turns) -> Result:
         Goal(name=f"{INBOX} / {THREADED}", value=share(INBOX, THREADED), at_most=DURABLE_SHARE),
         Goal(name=f"{INBOX} / {GROUPED}", value=share(INBOX, GROUPED), at_most=DURABLE_SHARE),
         Goal(name=f"{INBOX} / {RAW}", value=share(INBOX, RAW)),
-        Goal(name=f"{MEMORY} / {ENDPOINT}", value=share(MEMORY, ENDPOINT), at_most=SHARE),
+        Goal(name=f"{MEMORY} / {ENDPOINT}", value=share(MEMORY, ENDPOINT), at_most=MEMORY_SHARE),
         Goal(name=f"{INBOX}, accepts per second", value=middle(INBOX, lambda turn: turn.rate), at_least=ACCEPTS),
         Goal(name=f"{INBOX}, p99 of an accept, ms", value=middle(INBOX, lambda turn: 1000 * turn.wait(0.99)), at_most=P99),
     )

@@ -190,8 +190,8 @@ def flag(value: Any) -> bool:  # JSON
     Of a list or an object, also as JSON in a text, one value that is True is enough. Of an object with a name for a flag,
     such as ``hit``, only that counts.
     """
-    if value in (None, "", "0"):  # nearly always one of these
-        return False
+    if value in (None, "", "0", "1"):  # nearly always one of these
+        return value == "1"
     return any(map(_is_set, _leaves(value, _FLAGS)))
 
 
