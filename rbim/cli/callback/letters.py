@@ -22,6 +22,7 @@ from rbim._support.text import quoted
 from rbim.callbacks.events.parsing import document_of
 from rbim.cli.callback.filters import kind_of, moment_ago
 from rbim.cli.callback.inboxes import with_archive
+from rbim.cli.callback.options import Flag, Json  # noqa: TC001  # cyclopts reads them
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import print_error, print_note
 from rbim.cli.exit_codes import Exit
@@ -81,8 +82,6 @@ def _whole(_kind: object, tokens: Sequence[Token]) -> int:
 
 Positive = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1))]
 After = Annotated[int, Parameter(converter=_whole, validator=Number(gte=0), show_default=False)]
-Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
-Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 Every = Annotated[bool, Parameter(name="--all", negative=(), show_default=False)]
 
 

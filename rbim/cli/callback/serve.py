@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from rbim._support.asgi import Receive, Scope, Send
     from rbim.callbacks.inbox.protocols import Archive
-    from rbim.cli.callback.commands import ServeOptions
     from rbim.cli.callback.log import LineHandler
+    from rbim.cli.callback.options import ServeOptions
     from rbim.cli.callback.page import CallbackPage
     from rbim.config import Config
     from rbim.credentials import Credentials
