@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from rbim.callbacks.events.types import Event
 
 
-__all__ = ["Archive", "Backlog", "Claim", "Counts", "DeadLetter", "Inbox", "LeaseLost", "OtherContent", "Sink"]
+__all__ = [
+    "Archive",
+    "Backlog",
+    "Claim",
+    "Counts",
+    "DeadLetter",
+    "Inbox",
+    "LeaseLost",
+    "OtherContent",
+    "Sink",
+    "StoredEvent",
+]
 
 # Theory of operation: the lease of a conversation, and what happens when whoever has it dies.
 #
@@ -155,6 +166,26 @@ class DeadLetter:
     error: str
     msg_type: str
     quarantined: bool = False
+
+
+@frozen(kw_only=True)
+class StoredEvent:
+    """An event of an inbox, as people look at it.
+
+    ``state`` is ``waiting``, ``done``, ``dead`` or ``quarantined``; ``error`` the cause of the last failure, empty if there
+    is none. ``number`` is its place in the order of acceptance. ``attempts`` counts those that have ended.
+    """
+
+    number: int
+    key: str
+    conversation: str
+    app_id: str
+    body: bytes
+    received: datetime
+    attempts: int
+    error: str
+    msg_type: str
+    state: str
 
 
 class LeaseLost(Exception):

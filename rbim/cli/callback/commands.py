@@ -66,7 +66,6 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     forward_to: str | None = None,
     health: str | None = None,
     spool: Annotated[Path | None, Parameter(show_default=False)] = None,
-    page: Flag = False,
 ) -> int:
     """Receive callbacks and store their events in a file.
 
@@ -108,9 +107,6 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     spool
         The overflow file for deliveries that the inbox cannot take in time (default: INBOX-spool). An inbox on servers needs
         one in normal mode.
-    page
-        Show in a browser what comes in, what waits, dead letters and quarantine. The address is printed on standard error;
-        only this machine and its holder can open it.
     """
     require("server", "uvicorn")
     from rbim.cli.callback.serve import ServeOptions, run
@@ -130,7 +126,6 @@ def serve(  # noqa: PLR0913  # flags, each with a default
                 connections=connections,
                 forward_to=forward_to,
                 health=health,
-                page=page,
             )
         )
     except RbimError as error:

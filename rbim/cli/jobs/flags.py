@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from attrs import frozen
 from cyclopts import Parameter
 
-from rbim.cli.extras import require
 from rbim.cli.lists import split_rates
 from rbim.errors import InvalidRequest
 
@@ -172,20 +171,11 @@ class OutputFlags:
         Print progress on standard error as lines instead of a bar.
     quiet
         Print no progress.
-    page
-        Show the job in a browser while it runs: charts, reasons and accounts. The address is printed on standard error; only
-        this machine and its holder can open it.
     """
 
     as_json: Annotated[bool, Parameter(name="--json", negative=(), show_default=False)] = False
     plain: Flag = False
     quiet: Flag = False
-    page: Flag = False
-
-    def require_page(self) -> None:
-        """Raise MissingExtra if a page is wanted and cannot be served."""
-        if self.page:
-            require("server", "uvicorn")
 
 
 @Parameter(name="*", group="Results")

@@ -39,7 +39,6 @@ def continue_job(
     pace_flags, output_flags, result_flags = flags
     command = f"rbim job {verb}"
     dialect = None
-    output_flags.require_page()
     try:
         stored = open_job(NoSender(), journal)
         settings = pace_flags.settings(stored.settings.rates)
@@ -65,10 +64,7 @@ def continue_job(
         files=files,
         on_end=result_flags.on_end,
     )
-    try:
-        return execute(job_run)
-    except InvalidRequest as error:  # the page cannot be started
-        return report_error(error, command)
+    return execute(job_run)
 
 
 def retried(job: Job[Any], states: Collection[str], reasons: Sequence[str], groups: Sequence[str]) -> Run:
