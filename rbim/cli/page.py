@@ -14,6 +14,7 @@ from cyclopts.validators import Number
 
 from rbim.bulk.journal.facts import job_facts
 from rbim.cli.callback.inboxes import Unusable, with_archive
+from rbim.cli.callback.signals import stopped_by_signals
 from rbim.cli.command_lines import command_line
 from rbim.cli.errors import print_error, print_note
 from rbim.cli.exit_codes import Exit
@@ -65,8 +66,6 @@ def page(
             job_facts(path)
             commands = {verb: command_line("job", verb, path) for verb in ("resume", "retry")}
             anyio.run(_serve, journal_page(path, commands), port)
-    except KeyboardInterrupt:  # Ctrl-C is the usual end
-        return Exit.DONE
     except Unusable as unusable:
         return unusable.code
     except InvalidRequest as error:
@@ -84,7 +83,8 @@ async def _serve(served: FilePage, port: int) -> None:
         print_note("Ctrl-C ends the page")
 
     try:
-        await serve_page(served, port, begun)
+        with stopped_by_signals(bool):  # the server heeds a signal, and raises it again when it has ended
+            await serve_page(served, port, begun)
     except OSError as error:
         print_error(f"cannot listen on 127.0.0.1 port {port} ({error.strerror or error}): choose another --port")
         raise Unusable from None

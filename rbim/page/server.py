@@ -133,7 +133,7 @@ async def _send(send: Send, answer: Answer) -> None:
 
 
 async def serve_page(page: FilePage, port: int, begun: Callable[[str], object]) -> None:
-    """Serve a page on the loopback until Ctrl-C or SIGTERM, which are raised again; ``begun`` gets its address.
+    """Serve a page on the loopback until SIGINT or SIGTERM, which is raised again; ``begun`` gets its address.
 
     ``port`` 0 is a free one. Raises OSError if it is taken.
     """

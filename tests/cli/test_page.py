@@ -1,6 +1,5 @@
 """``rbim page``: what is no journal and no inbox is refused in one line; the address and the end of a page."""
 
-import os
 import signal
 import socket
 import sqlite3
@@ -38,12 +37,13 @@ def test_what_is_no_journal_and_no_inbox_is_refused_in_one_line(bare_environment
 
 @pytest.mark.ci
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent in another way")
-def test_the_address_alone_is_printed_and_ctrl_c_ends_the_page(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_address_alone_is_printed_and_a_signal_ends_the_page(tmp_path, number):
     path = tmp_path / "events.db"
     anyio.run(filled, path, LOST)
     with showing(path) as page:
         assert page.get("/state").json()["counts"]["dead"] == 1
         assert page.client.get(f"/state?token={page.token}").status_code == 404
-        os.kill(page.popen.pid, signal.SIGINT)
+        page.popen.send_signal(number)
         out, err = page.popen.communicate(timeout=30)
         assert (page.popen.returncode, out, err) == (Exit.DONE, "", "rbim: Ctrl-C ends the page\n")
