@@ -29,7 +29,6 @@ PARTS = (
     "bulk",
     "loading",
     "callbacks",
-    "jetstream",
     "import_time",
     "memory",
     "tenants",

@@ -149,10 +149,6 @@ KEYS: Mapping[str, Callable[[object], Any]] = MappingProxyType(
         "timeout": _number(float),
         "deadline": _number(float),
         "callback_credentials_file": _path,
-        "nats_creds_file": _path,
-        "nats_ca_file": _path,
-        "nats_cert_file": _path,
-        "nats_key_file": _path,
         "group_column": _text,
         "account_column": _text,
         "user_name_column": _text,
@@ -393,10 +389,6 @@ class ConfigOptions(TypedDict, total=False):
     timeout: float | None
     deadline: float | None
     callback_credentials_file: str | os.PathLike[str] | None
-    nats_creds_file: str | os.PathLike[str] | None
-    nats_ca_file: str | os.PathLike[str] | None
-    nats_cert_file: str | os.PathLike[str] | None
-    nats_key_file: str | os.PathLike[str] | None
     group_column: str | None
     account_column: str | None
     user_name_column: str | None

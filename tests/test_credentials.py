@@ -23,7 +23,6 @@ from rbim import (
     Response,
 )
 from rbim.callbacks import MemorySink, Receiver
-from rbim.jetstream import NatsSettings
 
 NAMES = ("RBIM_BASE_URL", "RBIM_APP_ID", "RBIM_APP_TOKEN", "RBIM_APP_TOKEN_FILE", "RBIM_USER_NAME")
 
@@ -204,9 +203,6 @@ async def deadline(environment, _):
     assert stub.clock.elapsed == pytest.approx(3, abs=0.1)
 
 
-OF_NATS = tuple(f"RBIM_NATS_{name}_FILE" for name in ("CREDS", "CA", "CERT", "KEY"))
-
-
 WRONG = {
     "RBIM_BASE_URL": ["host:8883", "ftp://host", "https://host/2013-12-26", "https://host/2013-12-26/Application/a"],
     "RBIM_CALL_BASE_URL": ["host:8883", "https://u:p@host", "https://host/2013-12-26/"],
@@ -219,7 +215,6 @@ WRONG = {
     "RBIM_TIMEOUT": ["0", "-1", "nan", "inf", "10s"],
     "RBIM_DEADLINE": ["0", "soon"],
     OF_CALLBACKS: ["/no/such/file"],
-    **{variable: ["/no/such/file"] for variable in OF_NATS},
 }
 
 
@@ -228,8 +223,6 @@ def test_every_documented_variable_is_tried_with_wrong_values():
 
 
 def reader_of(variable):
-    if variable in OF_NATS:
-        return NatsSettings.from_env
     return partial(Receiver.from_env, sink=MemorySink()) if variable == OF_CALLBACKS else AsyncClient.from_env
 
 

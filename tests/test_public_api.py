@@ -36,7 +36,6 @@ PATHS = [
     *("rbim.emulator.copies.messages", "rbim.emulator.platform.rules", "rbim.emulator.server"),
     *("rbim.testing", "rbim.transports.httpx", "rbim.transports.asyncio", "rbim.transports.httpx2"),
     *("rbim.transports.aiohttp", "rbim.testing.conformance", "rbim.otel", "rbim.cli"),
-    "rbim.jetstream",
     "rbim.sync",
 ]
 """What the README, the pages, the examples and the API reference import from; a name is described at the first of them."""

@@ -23,12 +23,7 @@ CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 IO = {"anyio", "trio", "asyncio", "sniffio", "httpx", "httpcore", "h11", "aiohttp", "uvicorn", "sqlite3", "ssl"}
 
 
-WITHOUT = () if importlib.util.find_spec("nats") else ("rbim.jetstream",)  # its package is of the extra `nats`
-EVERY = [
-    info.name
-    for info in pkgutil.walk_packages(rbim.__path__, "rbim.")
-    if not info.name.endswith("__main__") and not info.name.startswith(WITHOUT)
-]
+EVERY = [info.name for info in pkgutil.walk_packages(rbim.__path__, "rbim.") if not info.name.endswith("__main__")]
 FACES = [name for name in ["rbim", *EVERY] if "lazy_names(__name__)" in inspect.getsource(importlib.import_module(name))]
 
 

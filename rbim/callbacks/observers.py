@@ -15,7 +15,7 @@ from rbim.callbacks.signature import Reason
 from rbim.observers import LoggingObserver, Notifier, Observation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from rbim.callbacks.signature import Key
     from rbim.observers import Observer
@@ -98,12 +98,7 @@ class DeliveryEnded(_OfReceiver):
 
 @frozen(kw_only=True)
 class HandlingStarted(_OfEvent):
-    """A handler is called next. ``event``: the name of the event's class; ``handler``: the function's qualified name.
-
-    ``headers`` travelled with the event, if it was accepted on another machine: see ``JetStreamInbox(inject=...)``.
-    """
-
-    headers: Mapping[str, str] = field(factory=dict[str, str], repr=False)
+    """A handler is called next. ``event``: the name of the event's class; ``handler``: the function's qualified name."""
 
 
 @frozen(kw_only=True)

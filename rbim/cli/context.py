@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rbim.cli.errors import print_note
-from rbim.cli.extras import MissingExtra, require
+from rbim.cli.extras import MissingExtra
 from rbim.cli.global_flags import current_flags
 from rbim.errors import InvalidRequest
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rbim.client.client import AsyncClient, ClientOptions
     from rbim.config import Config
     from rbim.credentials import Credentials
-    from rbim.jetstream.settings import NatsSettings
     from rbim.otel.observer import OtelObserver
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     "callback_credentials",
     "configuration",
     "make_client",
-    "nats_settings",
     "pacing",
     "telemetry",
 ]
@@ -110,19 +108,6 @@ def callback_credentials(config: Config) -> tuple[Credentials, ...]:
     """Return the credentials whose signatures on callbacks are accepted. Raises InvalidRequest."""
     with _adding_hint(HOW_TO_CONFIGURE_CALLBACKS):
         return config.callback_credentials()
-
-
-def nats_settings(config: Config) -> NatsSettings:
-    """Return how to log in to NATS servers. Raises InvalidRequest, and MissingExtra without the extra."""
-    require("nats", "nats")
-    from rbim.jetstream.settings import NatsSettings
-
-    return NatsSettings(
-        credentials_file=config["nats_creds_file"],
-        ca_file=config["nats_ca_file"],
-        cert_file=config["nats_cert_file"],
-        key_file=config["nats_key_file"],
-    )
 
 
 def _warn(text: str) -> None:

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from rbim import __version__
-from rbim.cli.context import HOW_TO_CONFIGURE, configuration, make_client, nats_settings
+from rbim.cli.context import HOW_TO_CONFIGURE, configuration, make_client
 from rbim.cli.errors import CREDENTIALS
 from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import MissingExtra
@@ -47,7 +47,7 @@ LEFT = 22  # columns before the text: those of the state, and of the name
 EXACT, FAR = 60.0, 300.0  # seconds by which clocks may differ without a warning, and without a failure
 OTHER_SERVER = (
     "A proxy, a gateway or another server may have answered: compare the address with the marks of the platform in"
-    " docs/platform.md; then check --dialect api_version (`rbim dialect`)"
+    " docs/questions.md#is-this-my-platform; then check --dialect api_version (`rbim dialect`)"
 )
 
 REFUSED = f"Credentials may be right; the search is refused. {OTHER_SERVER}"
@@ -69,7 +69,7 @@ Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)
 Tell = Callable[..., None]  # takes the name of a check, its state (a key of STYLES), a text, and what to do, if anything
 
 
-def doctor(*, via: str | None = None, timeout: Seconds = 5.0, as_json: Json = False) -> int:
+def doctor(*, timeout: Seconds = 5.0, as_json: Json = False) -> int:
     """Check the configuration, the way to the platform, the clock and the credentials.
 
     Each check is a line: ok, warn, fail or skip, and below it what to do. The credentials are checked by one search for a
@@ -78,8 +78,6 @@ def doctor(*, via: str | None = None, timeout: Seconds = 5.0, as_json: Json = Fa
 
     Parameters
     ----------
-    via
-        Also check these NATS servers, as for `rbim callback serve --inbox`: nats://h1,h2,h3/copies.
     timeout
         Seconds that each check may take.
     as_json
@@ -92,7 +90,7 @@ def doctor(*, via: str | None = None, timeout: Seconds = 5.0, as_json: Json = Fa
         if not as_json:
             _print(name, state, [printable(text), *([f"-> {printable(advice)}"] if advice else [])])
 
-    asyncio.run(_check(tell, via, timeout))
+    asyncio.run(_check(tell, timeout))
     failed = [each["check"] for each in checks if each["state"] == "fail"]
     if as_json:
         show_json({"ok": not failed, "checks": checks})
@@ -112,7 +110,7 @@ def _print(name: str, state: str, texts: list[str]) -> None:
     sys.stdout.flush()
 
 
-async def _check(tell: Tell, via: str | None, seconds: float) -> None:
+async def _check(tell: Tell, seconds: float) -> None:
     """Make all checks, in order; one that needs an earlier one is skipped if that one failed."""
     tell("versions", "ok", f"rbim {__version__}, Python {platform.python_version()} on {platform.system()}")
     warnings: list[str] = []
@@ -147,8 +145,6 @@ async def _check(tell: Tell, via: str | None, seconds: float) -> None:
     else:
         tell("credentials", "skip", "the configuration is not complete" if reached else "the platform was not reached")
     _callbacks(tell, config)
-    if via is not None:
-        await _nats_servers(tell, via, config, seconds)
 
 
 async def _reach(tell: Tell, name: str, url: str, config: Config, seconds: float) -> bool:
@@ -244,30 +240,3 @@ def _callbacks(tell: Tell, config: Config) -> None:
     else:
         names = ", ".join(dict.fromkeys(each.app_id for each in keys))
         tell("callbacks", "ok", f"signatures of {names} are accepted (tokens: {len(keys)})")
-
-
-async def _nats_servers(tell: Tell, via: str, config: Config, seconds: float) -> None:
-    """Check whether each server of a location such as nats://h1,h2/copies answers. Nothing is created on them."""
-    try:
-        settings = nats_settings(config)
-        from rbim.jetstream.connection import Connection
-        from rbim.jetstream.settings import location
-
-        connections = {
-            server: Connection((server,), settings, name="rbim doctor", prepare=lambda jetstream: jetstream.account_info())
-            for server in location(via)[0]
-        }
-    except (InvalidRequest, MissingExtra) as error:
-        tell("nats servers", "fail", getattr(error, "message", str(error)), "Correct --via, or the setting")
-        return
-    advice = "Check the address, that NATS runs there with JetStream (nats-server -js), and RBIM_NATS_CREDS_FILE"
-    for server, connection in connections.items():
-        async with connection:
-            try:
-                async with asyncio.timeout(seconds):
-                    await connection.jetstream()
-            except TimeoutError:
-                cause = connection.failure or f"no answer within {seconds:g} s"
-                tell("nats servers", "fail", f"{server}: {cause}", advice)
-            else:
-                tell("nats servers", "ok", f"{server} answers, with JetStream")

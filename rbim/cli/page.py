@@ -6,7 +6,7 @@ import sqlite3
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import anyio
 from cyclopts import Parameter
@@ -24,7 +24,6 @@ from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from rbim.callbacks.inbox.protocols import Archive
-    from rbim.callbacks.inbox.stored import StoredInbox
     from rbim.page.server import FilePage
 
 __all__ = ["page"]
@@ -53,7 +52,7 @@ def page(
     from rbim.page.journal import journal_page
 
     async def show_inbox(archive: Archive) -> None:
-        await _serve(inbox_page(cast("StoredInbox", archive), file), port)  # every inbox on a database
+        await _serve(inbox_page(archive, file), port)
 
     if "://" not in file and not Path(file).exists():
         print_error(f"{file}: no such file: give the journal of a job, or an inbox")

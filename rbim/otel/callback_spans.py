@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from contextvars import Token
 
     from opentelemetry.context import Context
-    from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Span, Tracer
 
     from rbim.observers import Observation
@@ -40,11 +39,10 @@ class CallbackSpans:
     """Starts and ends spans by observations. Each span is the current one of its context until it ends.
 
     The span of a delivery is a child of the current span, such as that of the web framework. The span of a handler begins a
-    new trace, because events are handled later; it is linked to that of the delivery if its context came with the event.
+    new trace, because events are handled later.
     """
 
-    def __init__(self, tracer: Tracer, about: Callable[[str, str], Attributes], propagator: TextMapPropagator) -> None:
-        self._propagator = propagator
+    def __init__(self, tracer: Tracer, about: Callable[[str, str], Attributes]) -> None:
         self._tracer = tracer
         self._about = about
         self._delivery = context.create_key("rbim-delivery")
@@ -94,9 +92,7 @@ class CallbackSpans:
         }
         root = trace.set_span_in_context(trace.INVALID_SPAN)  # the current span is that of the application's start, or none
         name = f"process {started.event}"
-        accepted = trace.get_current_span(self._propagator.extract(dict(started.headers), root)).get_span_context()
-        links = [trace.Link(accepted)] if accepted.is_valid else []
-        self._enter(self._handling, self._tracer.start_span(name, root, trace.SpanKind.CONSUMER, attributes, links))
+        self._enter(self._handling, self._tracer.start_span(name, root, trace.SpanKind.CONSUMER, attributes))
 
     def _end_handling(self, ended: HandlingEnded) -> None:
         span = self._leave(self._handling)

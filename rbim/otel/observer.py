@@ -16,7 +16,6 @@ from rbim.validators import require
 
 try:
     from opentelemetry import context, metrics, trace
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(missing_extra("rbim.otel", missing.name, "otel"), name=missing.name) from None
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
     from opentelemetry.metrics import MeterProvider
-    from opentelemetry.propagators.textmap import TextMapPropagator
     from opentelemetry.trace import Span, TracerProvider
 
     from rbim.bulk.run import Run
@@ -80,8 +78,7 @@ class OtelObserver:
 
     ``attributes``: constants on all spans and metrics. The names of clients and receivers are attributes of spans and
     metrics; ``names_in_metrics=False`` leaves them out of the metrics of calls and callbacks, for hundreds of tenants.
-    ``propagator``: what travels to other machines in the messages of an inbox (default: ``traceparent`` and
-    ``tracestate`` of the W3C, no baggage). Nothing is ever sent to the platform.
+    Nothing is ever sent to the platform.
     Raises InvalidRequest for wrong arguments; needs ``rbim[otel]``, and an SDK to export anything.
     """
 
@@ -92,12 +89,10 @@ class OtelObserver:
         *,
         attributes: Mapping[str, str | bool | int | float] | None = None,
         names_in_metrics: bool = True,
-        propagator: TextMapPropagator | None = None,
     ) -> None:
         require("names_in_metrics", names_in_metrics, bool, "True or False")
         self._constants = _checked({} if attributes is None else attributes)
         self._tracer = trace.get_tracer("rbim", rbim.__version__, tracer_provider, SCHEMA)
-        self._propagator = propagator = TraceContextTextMapPropagator() if propagator is None else propagator
         meter = metrics.get_meter("rbim", rbim.__version__, meter_provider, SCHEMA)
         self._names_in_metrics = names_in_metrics
         self._metrics = Metrics(meter, self._about_in_metrics)
@@ -110,7 +105,7 @@ class OtelObserver:
             AttemptEnded: self._attempt_ended,
             CallEnded: self._call_ended,
         }
-        spans = {**calls, **CallbackSpans(self._tracer, self._about, propagator).recorders}
+        spans = {**calls, **CallbackSpans(self._tracer, self._about).recorders}
         self._recorders = {**spans, **self._metrics.recorders}
         for kind in spans.keys() & self._metrics.recorders.keys():
             self._recorders[kind] = partial(_both, self._metrics.recorders[kind], spans[kind])
@@ -209,14 +204,6 @@ class OtelObserver:
                 "url.template": origin.path + started.template,
             }
         return attributes
-
-    def inject(self, headers: dict[str, str], /) -> None:
-        """Write the context of the current span into headers: ``JetStreamInbox(..., inject=otel.inject)``.
-
-        Events then have the context of their delivery's span, and the span of their handler, on another machine, is linked
-        to it.
-        """
-        cast("Any", self._propagator).inject(headers)  # its types do not allow a plain dictionary
 
     def observe_client(self, client: View, name: str | None = None) -> Observed:
         """Report the load of a client on every collection of metrics, until it is deleted or the result is closed.

@@ -19,8 +19,7 @@ from rbim.page.server import Answer, FilePage
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from rbim.callbacks.inbox.protocols import StoredEvent
-    from rbim.callbacks.inbox.stored import StoredInbox
+    from rbim.callbacks.inbox.protocols import Archive, StoredEvent
     from rbim.page.server import Call
 
 __all__ = ["inbox_page"]
@@ -41,7 +40,7 @@ UNREADABLE = (sqlite3.Error, OSError, RuntimeError)
 """What an inbox raises that cannot be read now: a locked or deleted file, a database that is not there."""
 
 
-def inbox_page(inbox: StoredInbox, name: str) -> FilePage:
+def inbox_page(inbox: Archive, name: str) -> FilePage:
     """Return the page of an inbox, which must be entered while it is served; ``name`` is what its user calls it."""
     answers = _Answers(inbox, name)
     routes = {
@@ -56,7 +55,7 @@ def inbox_page(inbox: StoredInbox, name: str) -> FilePage:
 
 
 class _Answers:
-    def __init__(self, inbox: StoredInbox, name: str) -> None:
+    def __init__(self, inbox: Archive, name: str) -> None:
         self._inbox = inbox
         self._name = name
         self._reading = anyio.Lock()

@@ -342,7 +342,6 @@ def test_config_show_says_what_is_known_and_where_from(profile, cli, monkeypatch
         "timeout": ["3.0", "RBIM_TIMEOUT"],
         "deadline": ["30.0", "default"],
         "callback_credentials_file": ["-", "-"],
-        **{f"nats_{name}_file": ["-", "-"] for name in ("creds", "ca", "cert", "key")},
         "group_column": ["-", "-"],
         "account_column": ["-", "-"],
         "user_name_column": ["-", "-"],

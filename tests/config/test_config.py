@@ -46,10 +46,6 @@ VARIABLES = {
     "timeout": "RBIM_TIMEOUT",
     "deadline": "RBIM_DEADLINE",
     "callback_credentials_file": "RBIM_CALLBACK_CREDENTIALS_FILE",
-    "nats_creds_file": "RBIM_NATS_CREDS_FILE",
-    "nats_ca_file": "RBIM_NATS_CA_FILE",
-    "nats_cert_file": "RBIM_NATS_CERT_FILE",
-    "nats_key_file": "RBIM_NATS_KEY_FILE",
     "group_column": "RBIM_GROUP_COLUMN",
     "account_column": "RBIM_ACCOUNT_COLUMN",
     "user_name_column": "RBIM_USER_NAME_COLUMN",
@@ -93,7 +89,7 @@ def said(key, layer, home):
     if key == "rates":
         rates = (Rate(float(number), 1.0), Rate(600.0, 60.0))
         return f'["{number}/s", "600/min"]', f"{number}/s, 600/min", list(rates), rates
-    if key == "callback_credentials_file" or key.startswith("nats_"):
+    if key == "callback_credentials_file":
         folder = home.file.parent if layer == "file" else Path()
         return f'"{layer}.json"', f"{layer}.json", Path(f"{layer}.json"), folder / f"{layer}.json"
     if key == "app_token":

@@ -1,11 +1,9 @@
-"""Places of events for the conformance suite of inboxes: memory, a file, a stream."""
+"""Places of events for the conformance suite of inboxes: memory, a file."""
 
-import asyncio
 import tempfile
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from secrets import token_hex
 
 from helpers.inbox_conformance import InboxConformance
 from rbim.callbacks.inbox.memory import MemorySink
@@ -46,33 +44,6 @@ class FilePlace:
         await self.clock.advance(31)
 
 
-class StreamPlace:
-    """Streams on the servers, and a short real time until partitions are taken over."""
-
-    TAKEOVER = 0.6
-
-    def __init__(self, urls, wrapped=lambda inbox: inbox, **options):
-        self.clock = EmulatedClock()
-        self._wrapped = wrapped
-        self._options = {"name": f"t{token_hex(6)}", "partitions": 4, "replicas": 1, "takeover": self.TAKEOVER, **options}
-        self._urls = urls
-
-    def inbox(self):
-        from rbim.jetstream import JetStreamInbox
-
-        return self._wrapped(JetStreamInbox(self._urls, clock=self.clock, **self._options))
-
-    async def pass_time(self, seconds):
-        await self.clock.advance(seconds)
-        if seconds > self.TAKEOVER:
-            await asyncio.sleep(1.5 * self.TAKEOVER)
-
-    async def kill(self, backlog):
-        """Cut its connection, so that it can give nothing back."""
-        await backlog._streams.connection.close()
-        await asyncio.sleep(1.5 * self.TAKEOVER)
-
-
 @asynccontextmanager
 async def memory_place(wrapped=lambda inbox: inbox):
     yield MemoryPlace(wrapped)
@@ -84,18 +55,9 @@ async def file_place(wrapped=lambda inbox: inbox):
         yield FilePlace(folder, wrapped)
 
 
-@asynccontextmanager
-async def stream_place(urls, wrapped=lambda inbox: inbox, **options):
-    yield StreamPlace(urls, wrapped, **options)
-
-
 def memory(wrapped=lambda inbox: inbox):
     return InboxConformance(partial(memory_place, wrapped), durable=False, deaths=False, expires=False)
 
 
 def file(wrapped=lambda inbox: inbox):
     return InboxConformance(partial(file_place, wrapped))
-
-
-def stream(urls, wrapped=lambda inbox: inbox, *, delay=0.1, **options):
-    return InboxConformance(partial(stream_place, urls, wrapped, **options), expires=False, delay=delay)

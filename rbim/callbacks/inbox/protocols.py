@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from attrs import field, frozen
+from attrs import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
     from types import TracebackType
@@ -123,7 +123,6 @@ class Claim:
     ``number`` is its place in the order of acceptance; ``attempt`` counts from 1. ``fence`` grows with every lease of the
     inbox, so that results of an older lease are refused. ``replays`` is the number of replays after it had been handled.
     ``crashes`` is how often it has begun without an end, because its process or worker died (see :meth:`Backlog.begin`).
-    ``headers`` travelled with the event from the process that accepted it, such as the context of a trace.
     """
 
     number: int
@@ -136,7 +135,6 @@ class Claim:
     fence: int
     replays: int = 0
     crashes: int = 0
-    headers: Mapping[str, str] = field(factory=dict[str, str], eq=False, repr=False)
 
 
 @frozen(kw_only=True)
@@ -309,6 +307,17 @@ class Archive(Protocol):
 
     async def event(self, number: int) -> DeadLetter | None:
         """Return a dead letter or an event in quarantine; None if there is none with this number."""
+        ...
+
+    async def newest(self, limit: int = 100, before: int | None = None, *, state: str | None = None) -> list[StoredEvent]:
+        """Return the latest events, the newest first: at most ``limit``, with numbers below ``before`` (default: any).
+
+        ``state``: only those that are ``waiting``, ``done``, ``dead`` or ``quarantined`` (default: any).
+        """
+        ...
+
+    async def received(self, limit: int = 20_000) -> list[tuple[float, str]]:
+        """Return when the latest events were received, in epoch seconds, and their states; the newest first."""
         ...
 
     async def requeue(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:

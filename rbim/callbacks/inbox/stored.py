@@ -129,10 +129,7 @@ class StoredInbox(ABC):
         return await self._commits.query(partial(self._store.letter, number)) if numbers_of((number,)) else None
 
     async def newest(self, limit: int = 100, before: int | None = None, *, state: str | None = None) -> list[StoredEvent]:
-        """Return the latest events, the newest first: at most ``limit``, with numbers below ``before`` (default: any).
-
-        ``state``: only those that are ``waiting``, ``done``, ``dead`` or ``quarantined`` (default: any).
-        """
+        """Return the latest events, the newest first, as :meth:`~rbim.callbacks.Archive.newest` says."""
         most, at = page(limit, LARGEST if before is None else before)
         return await self._commits.query(partial(self._store.newest, state, most, at))
 

@@ -581,7 +581,7 @@ class _Run:
         settings, observers, failure, cancelled = self._settings, self._observers, None, True
         began, about = self._clock.monotonic(), _handled_by(claim, call)
         if observers.wants(HandlingStarted):
-            observers.notify(HandlingStarted, headers=claim.headers, **about)
+            observers.notify(HandlingStarted, **about)
         try:
             failure = await perform(
                 call,

@@ -77,8 +77,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     Parameters
     ----------
     inbox
-        The file that stores the events; it is created if it does not exist. Or an inbox on NATS servers with JetStream, for
-        receivers on several machines: nats://h1,h2,h3/copies (tls:// for TLS; RBIM_NATS_CREDS_FILE to log in).
+        The file that stores the events; it is created if it does not exist.
     host
         The address to listen on; 0.0.0.0 for all addresses of this machine.
     port
@@ -105,8 +104,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     health
         A path that answers GET with 200 if deliveries are stored and handled, else with 503, and with JSON.
     spool
-        The overflow file for deliveries that the inbox cannot take in time (default: INBOX-spool). An inbox on servers needs
-        one in normal mode.
+        The overflow file for deliveries that the inbox cannot take in time (default: INBOX-spool).
     """
     require("server", "uvicorn")
     from rbim.cli.callback.serve import ServeOptions, run
@@ -142,7 +140,6 @@ def work(  # noqa: PLR0913  # flags, each with a default
     concurrency: Count = 16,
     timeout: Seconds = 60.0,
     drain: Seconds = 10.0,
-    takeover: Annotated[Seconds | None, Parameter(show_default=False)] = None,
 ) -> int:
     """Handle the events of an inbox with the handlers of your application.
 
@@ -156,8 +153,7 @@ def work(  # noqa: PLR0913  # flags, each with a default
     handlers
         The router with the handlers, as MODULE:NAME, such as app.handlers:router.
     inbox
-        The file that stores the events, or an inbox on NATS servers, such as nats://h1,h2,h3/copies. It is created if it
-        does not exist.
+        The file that stores the events; it is created if it does not exist.
     around
         A function, as MODULE:NAME, that returns an async context manager for what handlers share, such as a connection pool:
         its value is their `HandlerContext.resource`.
@@ -169,9 +165,6 @@ def work(  # noqa: PLR0913  # flags, each with a default
         Seconds that a handler may take for one event.
     drain
         Seconds that running handlers have to end after Ctrl-C or SIGTERM.
-    takeover
-        For an inbox on servers: seconds without a sign of life after which other workers take a worker's conversations over
-        (default: 15). Give every worker the same.
     """
     from rbim.cli.callback.work import WorkOptions, run
 
@@ -185,7 +178,6 @@ def work(  # noqa: PLR0913  # flags, each with a default
                 concurrency=concurrency,
                 timeout=timeout,
                 drain=drain,
-                takeover=takeover,
             )
         )
     except RbimError as error:

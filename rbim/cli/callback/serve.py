@@ -31,7 +31,7 @@ from rbim.callbacks.receiver.receiver import Receiver
 from rbim.callbacks.signature import Policy, Verified, keys_of, sign, verify
 from rbim.callbacks.worker.router import HandlerContext  # noqa: TC001  # the router looks at the handler's signature
 from rbim.cli.background_writer import Line, StreamListener
-from rbim.cli.callback.inboxes import inbox_of, is_on_servers
+from rbim.cli.callback.inboxes import inbox_of
 from rbim.cli.callback.log import receiver_log
 from rbim.cli.callback.send import target_of, without_user
 from rbim.cli.callback.signals import stopped_by_signals
@@ -97,12 +97,6 @@ def run(options: ServeOptions) -> int:
     credentials = callback_credentials(config)
     forwarder = None if options.forward_to is None else Forwarder(options.forward_to, credentials)
     sink, otel = inbox_of(options.inbox), telemetry()
-    if is_on_servers(options.inbox) and options.spool is None and options.mode == "normal":
-        raise InvalidRequest(
-            "--spool is needed with an inbox on servers: in normal mode the platform tries each delivery once, and servers "
-            "cannot always be reached. Give the path of an overflow file, or use --mode high-guarantee",
-            field="--spool",
-        )
     observers: list[Observer] = [] if otel is None else [otel]
     receiver = Receiver(
         credentials=credentials,

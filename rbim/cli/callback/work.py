@@ -46,7 +46,6 @@ class WorkOptions:
     concurrency: int
     timeout: float
     drain: float
-    takeover: float | None
 
 
 def run(options: WorkOptions) -> int:
@@ -56,7 +55,7 @@ def run(options: WorkOptions) -> int:
     """
     sys.path.insert(0, str(options.app_dir.absolute()))
     router, around, otel = _router(options), _around(options), telemetry()
-    inbox = inbox_of(options.inbox, takeover=options.takeover)
+    inbox = inbox_of(options.inbox)
     worker = Worker(
         inbox,
         router,

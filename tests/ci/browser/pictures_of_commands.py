@@ -49,7 +49,7 @@ async def job_pages(browser, folder, names):
             source = write_csv(f"{temporary}/members.csv", [*rows, ("", "")])
             words = [*INVITE, source, "--chunk", "10", "--concurrency", "40", "--base-url", server.url, "--quiet"]
             variables = {"RBIM_APP_ID": "app", "RBIM_APP_TOKEN": "the-token", "RBIM_USER_NAME": "admin"}
-            command = subprocess.Popen(words, env=os.environ | variables, stdout=subprocess.DEVNULL)  # noqa: ASYNC220
+            command = subprocess.Popen(words, env=os.environ | variables, stdout=subprocess.DEVNULL)
             try:
                 await anyio.sleep(SECONDS)
                 async for path in shots(browser, folder, JOB, names, f"{source}.invite.journal"):

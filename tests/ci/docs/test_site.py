@@ -20,7 +20,7 @@ from helpers.paths import DOCS
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="the site needs rbim[docs]")
 
-PUBLIC = ["rbim", *(f"rbim.{name}" for name in ("bulk", "callbacks", "config", "emulator", "emulator.faults", "jetstream"))]
+PUBLIC = ["rbim", *(f"rbim.{name}" for name in ("bulk", "callbacks", "config", "emulator", "emulator.faults"))]
 PUBLIC += ["rbim.operations", "rbim.otel", "rbim.testing", "rbim.testing.conformance", "rbim.sync"]
 TRANSPORTS = ["httpx", "asyncio", "aiohttp", "httpx2"]
 

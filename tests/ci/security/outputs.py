@@ -252,48 +252,6 @@ def _work(world):
         yield file.read_bytes()
 
 
-@output()
-def _logs_in(world):
-    """Files that log in, files that do not, and files that are none; with all that is logged."""
-    servers, right = world.guarded_servers
-    wrong = world.path("wrong.creds")
-    seed = world.secrets["seed of the NATS user"]
-    wrong.write_text(right.read_text().replace(seed, seed[:20] + seed[20:][::-1]))
-    world.secrets["seed of no NATS user"] = seed[20:][::-1]
-    broken = world.path("broken.creds")
-    broken.write_text(f"{seed}\n")
-    location = f"{servers.urls[0]}/guarded"
-    for file in (right, wrong, broken):
-        values = world.environment | {"RBIM_NATS_CREDS_FILE": str(file)}
-        yield process("callback", "status", location, "--debug", values=values)
-        if file != broken:  # each takes long to give up
-            with all_logs() as lines, environment(values):
-                yield command("--debug", "callback", "status", location)
-            yield "\n".join(lines)
-    for file in servers.folder.rglob("*"):
-        if file.is_file() and file != right and file.suffix != ".conf":
-            yield file.read_bytes()
-
-
-@output()
-def _serve_on_servers(world):
-    """A receiver before servers that are gone, so that it spools; then one, and a worker, before servers that are there."""
-    spool = world.path("copies.spool")
-    spool.with_name("failing.py").write_text(FAILING)
-    for location in ("nats://127.0.0.1:1/served", f"{world.servers.urls[0]}/served"):
-        words = ("callback", "serve", "--port", "0", "--inbox", location, "--spool", spool, "--debug")
-        yield process(*words, values=world.environment, act=_deliver)
-        files = {file.name: file.read_bytes() for file in spool.parent.glob("copies*")}
-        assert "copies.spool" in files
-        yield from files.values()
-    words = ("callback", "work", "failing:router", "--inbox", location, "--app-dir", spool.parent, "--debug")
-    yield process(*words, values=world.environment)
-    password = SECRETS["password in the base URL"]
-    for broken in (f"nats://user:{password}@127.0.0.1:1/none", f"nats://127.0.0.1:1/{password}/x"):
-        with environment(world.environment):
-            yield command("--debug", "callback", "status", broken)
-
-
 @output("emulator")
 def _emulator(world):
     state = world.path("state.json")

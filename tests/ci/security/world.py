@@ -11,16 +11,11 @@ import sys
 import threading
 import traceback
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
-from functools import cached_property
 from pathlib import Path
 from unittest import mock
 from urllib.parse import parse_qsl, quote
 
-import pytest
-
-from helpers.nats_servers import NatsServers, own_servers
 from helpers.serving import served
-from helpers_ci.nats_accounts import made
 from rbim import Credentials
 from rbim.cli.entry_point import run
 from rbim.emulator import Emulator
@@ -89,25 +84,6 @@ class World:
 
         with self._open, served(application) as self.url:
             yield self
-
-    @cached_property
-    def servers(self):
-        """NATS servers, which end with the world. Skips the test where there is no nats-server."""
-        return self._open.enter_context(own_servers(self.path("nats")))
-
-    @cached_property
-    def guarded_servers(self):
-        """NATS servers that need credentials, and the path of the file with them: its seed and its JWT are secrets."""
-        pytest.importorskip("nkeys", reason="nkeys is missing: python -m pip install nats-py[nkeys]")
-        folder = self.path("guarded")
-        folder.mkdir()
-        lines, credentials = made(folder)
-        jwt, seed = (line for line in credentials.read_text().splitlines() if len(line) > 50 and "-----" not in line)
-        self.secrets |= {"seed of the NATS user": seed, "JWT of the NATS user": jwt.rpartition(".")[2]}
-        servers = NatsServers(folder, more=lines)
-        servers.start(0)
-        self._open.callback(servers.stop)
-        return servers, credentials
 
     @property
     def environment(self):

@@ -1,13 +1,14 @@
 """Commands report to OpenTelemetry where the process has an SDK, as under ``opentelemetry-instrument``."""
 
 import importlib
+import signal
+import subprocess
 import sys
+import time
 
-import anyio
 import pytest
-from jetstream.test_callback_commands import APPLICATION, until, working
 
-from helpers.callback_process import CLEAN, event, serving
+from helpers.callback_process import CLEAN, COMMAND, PATIENCE, event, serving
 from rbim.cli.context import SDK, telemetry
 from rbim.otel import OtelObserver
 
@@ -38,6 +39,25 @@ reader = PeriodicExportingMetricReader(ConsoleMetricExporter(out=out, formatter=
 metrics.set_meter_provider(MeterProvider([reader]))
 """
 """The ``sitecustomize`` of a process: it does what ``opentelemetry-instrument`` does before the command begins."""
+
+
+HANDLERS = """
+from rbim.callbacks import Event, Router
+
+router = Router()
+
+
+@router.fallback
+async def handle(event: Event) -> None:
+    pass
+"""
+
+
+def wait_until(true):
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 class Told:
@@ -75,15 +95,23 @@ def test_without_an_sdk_in_the_process_nothing_is_observed(monkeypatch):
     assert telemetry() is None
 
 
-async def test_receivers_and_workers_of_callbacks_report_what_they_do(told, nats, tmp_path, name, monkeypatch):
-    (tmp_path / "handlers.py").write_text(APPLICATION)
-    inbox = f"{nats.urls[0]}/{name}"
-    for variable, value in told.environment("work").items():
-        monkeypatch.setitem(CLEAN, variable, value)
-    with serving(inbox, "--spool", tmp_path / "spool", **told.environment("serve")) as receiver, working(tmp_path, inbox):
-        assert (await anyio.to_thread.run_sync(receiver.post, event()))[0] == 200
-        await until(lambda: "CONSUMER process Text" in told.spans("work"))
-        await until(lambda: {"rbim.receiver.deliveries", "rbim.receiver.overflow"} <= told.names("serve"))
-        await until(lambda: "rbim.worker.handling.duration" in told.names("work"))
-        assert receiver.stop()[0] == 0
+def test_receivers_and_workers_of_callbacks_report_what_they_do(told, tmp_path):
+    (tmp_path / "handlers.py").write_text(HANDLERS)
+    inbox = tmp_path / "copies.db"
+    command = [*COMMAND, "work", "handlers:router", "--inbox", str(inbox)]
+    environment = CLEAN | told.environment("work")
+    with (
+        serving(inbox, **told.environment("serve")) as receiver,
+        subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment, cwd=tmp_path) as worker,
+    ):
+        try:
+            assert receiver.post(event())[0] == 200
+            wait_until(lambda: "CONSUMER process Text" in told.spans("work"))
+            wait_until(lambda: {"rbim.receiver.deliveries", "rbim.receiver.overflow"} <= told.names("serve"))
+            wait_until(lambda: "rbim.worker.handling.duration" in told.names("work"))
+            assert receiver.stop()[0] == 0
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(PATIENCE) == 0
+        finally:
+            worker.kill()
     assert "INTERNAL rbim delivery" in told.spans("serve")
