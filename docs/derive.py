@@ -3,7 +3,7 @@
 
 With ``--check`` the script writes nothing, and the exit code is 1 if a page does not match the code. The build of the
 site and the tests make the same check. The Chinese pages, ``docs/zh``, have the same parts as the English ones: what the
-generators make is put into Chinese with the dictionaries of ``_derive/words``.
+generators make is put into Chinese with the dictionaries of ``_derive/words``. ``internals`` is in English alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ sys.path.insert(0, str(HERE))
 from _derive import mutants, performance, simulation  # noqa: E402  # the path comes first
 from _derive.architecture import house, layers  # noqa: E402  # the path comes first
 from _derive.chinese import dictionaries  # noqa: E402  # the path comes first
-from _derive.description import description_page, statements_in_chinese  # noqa: E402  # the path comes first
+from _derive.description import description_page  # noqa: E402  # the path comes first
 from _derive.dialect import dialect_page  # noqa: E402  # the path comes first
 from _derive.emulator import commands, copy_faults, request_faults  # noqa: E402  # the path comes first
 from _derive.events import event_classes, event_fields  # noqa: E402  # the path comes first
@@ -26,7 +26,7 @@ from _derive.exits import exits  # noqa: E402  # the path comes first
 from _derive.faults import faults  # noqa: E402  # the path comes first
 from _derive.fuzz import fuzz  # noqa: E402  # the path comes first
 from _derive.operations import operations_page  # noqa: E402  # the path comes first
-from _derive.promises import promises, promises_in_chinese  # noqa: E402  # the path comes first
+from _derive.promises import promises  # noqa: E402  # the path comes first
 from _derive.proxies import proxies  # noqa: E402  # the path comes first
 from _derive.soak import soak  # noqa: E402  # the path comes first
 from _derive.supply_chain import supply_chain  # noqa: E402  # the path comes first
@@ -36,28 +36,28 @@ __all__ = ["derived", "outdated"]
 PAGES = {
     "operations.md": operations_page,
     "dialect.md": dialect_page,
-    "description.md": description_page,
+    "internals/description.md": description_page,
 }
 REGIONS = {
-    "architecture.md": {"house": house, "layers": layers},
     "callbacks.md": {"event fields": event_fields, "event classes": event_classes},
     "emulator.md": {"commands": commands, "faults": request_faults, "copy-faults": copy_faults},
     "errors.md": {"exits": exits},
     "performance.md": performance.regions(),
-    "reliability.md": {
+    "internals/performance.md": performance.goals(),
+    "internals/architecture.md": {"house": house, "layers": layers},
+    "internals/reliability.md": {
         "promises": promises,
         "faults": faults,
         "proxies": proxies,
         "simulation": simulation.runs,
         "mutants": mutants.areas,
-        "surviving mutants": mutants.survivors,
         "fuzz": fuzz,
         "soak": soak,
         "supply chain": supply_chain,
     },
 }
 
-CHINESE = dictionaries({"description.md": statements_in_chinese(), "reliability.md": promises_in_chinese()})
+CHINESE = dictionaries()
 """The words of the Chinese pages that have derived parts."""
 
 
@@ -66,7 +66,7 @@ def derived() -> dict[Path, str]:
     pages: dict[Path, str] = {}
     for name, make in PAGES.items():
         made = make()
-        pages[HERE / name] = _linked(made, f"English · [简体中文](zh/{name})")
+        pages[HERE / name] = made if name not in CHINESE else _linked(made, f"English · [简体中文](zh/{name})")
         if name in CHINESE:
             pages[HERE / "zh" / name] = _linked(CHINESE[name].chinese(made), f"[English](../{name}) · 简体中文")
     for name, regions in REGIONS.items():

@@ -7,8 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-import hypothesis  # noqa: F401  # before gc.freeze(): it asks the garbage collector who knows the random numbers of trio
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from rbim.emulator import EmulatedClock
 
@@ -85,9 +85,16 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item not in set(long)]
 
 
+@settings(max_examples=1, database=None)
+@given(st.none())
+def _draw(_):
+    """Let Hypothesis register its random numbers now: it asks the collector who knows them, which sees nothing frozen."""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     """Keep the garbage collector from looking at the collected tests: half a million objects, which live to the end."""
+    _draw()
     gc.disable()
     try:
         return (yield)

@@ -1,4 +1,4 @@
-"""The derived parts of the page on architecture: the tree of modules, and the layers of the import contract."""
+"""The derived parts of the page on architecture: the folders, and the layers of the import contract."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGE = ROOT / "rbim"
 
 
 def house() -> str:
-    """Return every folder and module of the package, with the first sentence of its docstring."""
+    """Return the package's own modules and every folder, with the first sentence of the docstring."""
     rows = ((f"{'&emsp;' * depth}{code(name)}", inline(summary(path))) for depth, name, path in _tree(PACKAGE))
     return "\n" + table(("", "what it is"), rows) + "\n"
 
@@ -29,7 +29,7 @@ def _tree(folder: Path, depth: int = 0) -> Iterator[tuple[int, str, Path]]:
         if path.is_dir() and (path / "__init__.py").exists():
             yield depth, f"{path.name}/", path
             yield from _tree(path, depth + 1)
-        elif path.suffix == ".py" and path.name != "__init__.py":
+        elif folder == PACKAGE and path.suffix == ".py" and path.name != "__init__.py":
             yield depth, path.name, path
 
 

@@ -3,8 +3,7 @@
 The generators make English. Every heading, head of a column, sentence and item of a list that they make must be in the
 dictionary of its page, ``words/PAGE.toml``: a new or changed one fails here until it is translated. Cells of tables are
 translated if they are in the dictionary; in the columns of ``in_full``, they must be. Code, dotted names and numbers need no
-translation; blocks of code, comments and anchors are kept. Texts that stand beside their Chinese elsewhere, such as the
-promises, are given to ``dictionaries``.
+translation; blocks of code, comments and anchors are kept.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ class Dictionary:
     sometimes: frozenset[str] = frozenset()
 
     @classmethod
-    def read(cls, path: Path, more: Mapping[str, str]) -> Self:
-        """Read the dictionary of a page, and add more texts to it."""
+    def read(cls, path: Path) -> Self:
+        """Read the dictionary of a page."""
         document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         sometimes: dict[str, str] = document.get("sometimes", {})
         return cls(
             page=f"{path.stem}.md",
-            texts={**sometimes, **document["texts"], **more},
+            texts={**sometimes, **document["texts"]},
             in_full=frozenset(document["in_full"]),
             lists=frozenset(document.get("lists", ())),
             sometimes=frozenset(sometimes),
@@ -120,7 +119,7 @@ def _unwrapped(text: str) -> list[str]:
     return lines
 
 
-def dictionaries(more: Mapping[str, Mapping[str, str]]) -> dict[str, Dictionary]:
-    """Return the dictionary of each page that has one; ``more`` has further texts of pages."""
-    found = (Dictionary.read(path, more.get(f"{path.stem}.md", {})) for path in sorted(WORDS.glob("*.toml")))
+def dictionaries() -> dict[str, Dictionary]:
+    """Return the dictionary of each page that has one."""
+    found = map(Dictionary.read, sorted(WORDS.glob("*.toml")))
     return {each.page: each for each in found}

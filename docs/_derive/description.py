@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from _derive.markdown import by_file, code, sentences, table
+from _derive.markdown import code, node_ids, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["TABLE", "Row", "description_page", "rows", "statements_in_chinese"]
+__all__ = ["TABLE", "Row", "description_page", "rows"]
 
 TABLE = Path(__file__).resolve().parents[2] / "tests" / "description"
 
@@ -28,7 +28,6 @@ def _texts(value: Iterable[str]) -> tuple[str, ...]:
 class Row:
     """One statement of the interface description, in our own words, or one gap: a fact that it says it does not show.
 
-    ``zh`` is ``says`` in Chinese, and ``zh_no_field`` is ``no_field``.
     ``where`` are places in the package, ``rbim/....py:Name``. ``tests`` are pytest's node ids; brackets, if any, have one or
     more adjoining parameters, and select the cases with these. ``fields`` are the fields of ``Dialect`` or ``Rules`` that
     the statement leaves open; ``no_field`` is the reason why a gap needs none.
@@ -39,12 +38,10 @@ class Row:
     section: str
     part: str = ""
     says: str
-    zh: str
     where: tuple[str, ...] = field(converter=_texts)
     tests: tuple[str, ...] = field(converter=_texts)
     fields: tuple[str, ...] = field(default=(), converter=_texts)
     no_field: str = ""
-    zh_no_field: str = ""
 
     @property
     def name(self) -> str:
@@ -66,13 +63,9 @@ INTRO = """# The interface description, statement by statement
 
 <!-- This page is made by `python docs/derive.py` from `tests/description/*.toml`: change those files, not the page. -->
 
-rbim implements an interface description: it has {statements} statements, and names {gaps} facts that it does not show.
-This page lists all of them in our own words, with the place in `rbim/` that implements each and the tests in `tests/` that
-prove it. The name of a test is a sentence; parentheses name its cases. A statement that leaves a choice names the fields of
-the [dialect or of the emulator's rules](dialect.md) that make it.
-
-A test fails if a statement has no test, if a place, a test or a case is gone, or if a field of the dialect or of the
-emulator's rules belongs to no statement. The shapes of all requests, answers and deliveries are in
+The {statements} statements of the interface description in our own words, and {gaps} facts that it does not show.
+Each has its place in `rbim/` and the tests in `tests/` that fail if it does not hold. A statement that leaves a
+choice names the fields of the [dialect or of the emulator's rules](../dialect.md) that make it. All shapes are in
 `tests/description/test_shapes.py`, as bytes that were written by hand.
 """
 
@@ -94,11 +87,6 @@ def description_page() -> str:
     return "\n".join(parts)
 
 
-def statements_in_chinese() -> dict[str, str]:
-    """Return the Chinese of each cell of the column of statements."""
-    return {_says(row): _says_in_chinese(row) for row in rows()}
-
-
 def _says(row: Row) -> str:
     says = f"*Not shown:* {row.says}" if row.gap else row.says
     if row.fields:
@@ -106,18 +94,6 @@ def _says(row: Row) -> str:
     return f"{says} {row.no_field}" if row.no_field else says
 
 
-def _says_in_chinese(row: Row) -> str:
-    says = f"*未给出*\uff1a{row.zh}" if row.gap else row.zh
-    if row.fields:
-        says += f"方言\uff1a{'、'.join(map(code, row.fields))}。"
-    return says + row.zh_no_field
-
-
 def _cells(row: Row) -> tuple[str, ...]:
-    places = (place.removeprefix("rbim/").split(":") for place in row.where)
-    return (
-        row.name,
-        _says(row),
-        by_file(((path, code(name)) for path, name in places), ", "),
-        by_file(sentences(row.tests), "; "),
-    )
+    places = "<br>".join(code(place.removeprefix("rbim/")) for place in row.where)
+    return row.name, _says(row), places, node_ids(row.tests)

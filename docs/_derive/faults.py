@@ -1,4 +1,4 @@
-"""The fault matrix on the page on reliability, from ``docs/proof/faults.json``."""
+"""The fault matrix on the page on reliability, from ``docs/internals/proof/faults.json``."""
 
 from __future__ import annotations
 

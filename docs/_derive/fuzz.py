@@ -12,7 +12,7 @@ from _derive.markdown import table
 
 __all__ = ["RECORDED", "fuzz"]
 
-RECORDED = Path(__file__).resolve().parent.parent / "proof" / "fuzz.json"
+RECORDED = Path(__file__).resolve().parent.parent / "internals" / "proof" / "fuzz.json"
 
 
 def fuzz() -> str:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from types import ModuleType
 
-__all__ = ["by_file", "code", "inline", "sentences", "table", "words_below"]
+__all__ = ["code", "inline", "node_ids", "table", "words_below"]
 
 _ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(\w+)`")
 
@@ -48,20 +48,6 @@ def words_below(module: ModuleType, name: str) -> dict[str, str]:
     return found
 
 
-def sentences(tests: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the file and the sentence of each test, with its cases in parentheses."""
-    cases: dict[str, list[str]] = {}
-    for test in tests:
-        name, _, case = test.removeprefix("tests/").removesuffix("]").partition("[")
-        cases.setdefault(name, []).extend([case] if case else [])
-    for name, of_test in cases.items():
-        path, _, function = name.partition("::")
-        yield path, function.removeprefix("test_").replace("_", " ") + (f" ({'; '.join(of_test)})" if of_test else "")
-
-
-def by_file(pairs: Iterable[tuple[str, str]], joint: str) -> str:
-    """Return texts below the names of their files, in the order in which these first occur."""
-    files: dict[str, list[str]] = {}
-    for path, text in pairs:
-        files.setdefault(path, []).append(text)
-    return "<br>".join(f"{code(path)}: {joint.join(texts)}" for path, texts in files.items())
+def node_ids(tests: Iterable[str]) -> str:
+    """Return pytest's node ids, below ``tests/``, as they are given to pytest."""
+    return "<br>".join(code(test.removeprefix("tests/")) for test in tests)

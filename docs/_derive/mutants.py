@@ -9,11 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from _derive.markdown import code, table
+from _derive.markdown import table
 
-__all__ = ["RECORDED", "areas", "survivors"]
+__all__ = ["RECORDED", "areas"]
 
-RECORDED = Path(__file__).resolve().parent.parent / "proof" / "mutants.json"
+RECORDED = Path(__file__).resolve().parent.parent / "internals" / "proof" / "mutants.json"
 
 
 def areas() -> str:
@@ -36,22 +36,6 @@ def areas() -> str:
     return f"{table(head, rows)}\nCommit {record['commit']}, {record['date']}; {versions}; {record['machine']}.\n"
 
 
-def survivors() -> str:
-    """Return the surviving mutants with their reasons."""
-    head = ["place", "change", "kind", "reason"]
-    rows = [
-        [
-            code(row["place"].removeprefix("rbim/")),
-            code(_short(row["change"])),
-            row["kind"],
-            row["reason"].replace("|", "\\|"),
-        ]
-        for area in _recorded()["areas"].values()
-        for row in area["survivors"]
-    ]
-    return table(head, rows)
-
-
 COUNTS = ("possible", "mutants", "noticed", "survived")
 HIDDEN = {"equivalent", "speed"}
 """Kinds of survivors that a test of behaviour cannot notice."""
@@ -64,21 +48,6 @@ def _row(area: dict[str, Any]) -> list[str]:
 
 def _share(some: int, all_of_them: int) -> str:
     return f"{100 * some / all_of_them:.0f} %" if all_of_them else "-"
-
-
-def _short(change: str) -> str:
-    """A change without what both sides of it have in common, beyond a few words."""
-    before, _, after = change.partition(" -> ")
-    first = 0
-    while first < min(len(before), len(after)) and before[first] == after[first]:
-        first += 1
-    last = 0
-    while last < min(len(before), len(after)) - first and before[-1 - last] == after[-1 - last]:
-        last += 1
-    begin, end = max(0, first - 30), max(0, last - 20)
-    cut = [text[begin : len(text) - end].replace("`", "'") for text in (before, after)]
-    more = ("…" if begin else "", "…" if end else "")
-    return " → ".join(f"{more[0]}{text}{more[1]}" for text in cut)
 
 
 def _recorded() -> dict[str, Any]:

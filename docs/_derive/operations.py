@@ -101,7 +101,7 @@ and 1002.
 - Answers keep unknown fields in `extra`, a mapping. `group_id` of a new group and `task_id` are required in an answer. All
   other fields have defaults, so an answer without them can still be read.
 - `groups.invite_all` and `groups.remove_all` take any number of accounts ([Many accounts](client.md#many-accounts)).
-- "May be repeated" is explained in [Retries and unknown outcomes](retries.md).
+- "May be repeated" is explained in [Retries and unknown outcomes](errors.md#retries).
 """
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Cell = str | float | None
 
-__all__ = ["RECORDED", "TABLES", "regions"]
+__all__ = ["RECORDED", "TABLES", "goals", "regions"]
 
 RECORDED = Path(__file__).resolve().parent.parent.parent / "benchmarks" / "measured.json"
 WIDTH = 130
@@ -26,50 +26,28 @@ PLAIN, TLS, PER_CALL = "CPU ms per 1000 calls, no latency", "CPU ms per 1000 cal
 PEER, OURS = "aiohttp by hand", "rbim over "
 
 TABLES = {
-    "no latency": ("throughput", PLAIN),
-    "latency": ("throughput", f"{PER_CALL}, 20 ms latency"),
-    "tls": ("throughput", TLS),
-    "uvloop": ("throughput", f"{PER_CALL}, uvloop"),
-    "heads": ("throughput", f"{PER_CALL} by the heads"),
-    "calls per second": ("throughput", "Calls per second"),
-    "bursts": ("throughput", "Bursts"),
-    "many operations": ("throughput", "Many operations"),
-    "growth": ("throughput", "Growth"),
-    "core": ("core", "CPU us"),
-    "rates": ("rates", "CPU us"),
-    "lateness": ("lateness", ""),
-    "throttled calls": ("congestion", "Throttled calls"),
-    "overload": ("congestion", "Three seconds"),
     "instructions": ("instructions", "Thousand instructions"),
     "start": ("import_time", "CPU ms"),
     "memory": ("memory", "Resident memory"),
     "tenants": ("tenants", "Tenants"),
-    "job memory": ("bulk", "MiB"),
-    "job speed": ("bulk", "Rows and requests"),
-    "journal": ("bulk", "Seconds"),
-    "slow commits": ("bulk", "Requests per second of a job"),
     "pace": ("bulk", "Pace of a job"),
     "loading": ("loading", "A whole job"),
     "deliveries": ("callbacks", "CPU us"),
     "deliveries per second": ("callbacks", "Deliveries per second over"),
     "conversations": ("callbacks", "Events per second"),
-    "spooled deliveries": ("callbacks", "Deliveries per second: a receiver"),
-    "burst of deliveries": ("callbacks", "A burst"),
-    "events that wait": ("callbacks", "An inbox"),
 }
 """The part and the beginning of the title of each table, by its region."""
 
 
 def regions() -> dict[str, Callable[[], str]]:
-    """Return the functions that make the regions of the page, by name."""
-    made: dict[str, Callable[[], str]] = {
-        "run": _run,
-        "in short": _short,
-        "goals in short": _goals_in_short,
-        "goals": _goals,
-        "notes on growth": _growth_notes,
-    }
-    return made | {name: partial(_region, *where) for name, where in TABLES.items()}
+    """Return the functions that make the regions of the page for users, by name."""
+    tables = {name: partial(_region, *where) for name, where in TABLES.items() if name != "instructions"}
+    return {"run": _run, "in short": _short, **tables}
+
+
+def goals() -> dict[str, Callable[[], str]]:
+    """Return the functions that make the regions of the page on how performance is measured."""
+    return {"goals in short": _goals_in_short, "goals": _goals, "instructions": partial(_region, *TABLES["instructions"])}
 
 
 def _recorded() -> dict[str, Any]:
@@ -108,12 +86,6 @@ def _cell(cell: Cell, digits: int) -> str:
 
 def _wrapped(text: str) -> str:
     return f"{textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)}\n"
-
-
-def _bullet(text: str) -> str:
-    return textwrap.fill(
-        text, WIDTH, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
 
 
 # Sentences and tables that more than one table gives.
@@ -155,28 +127,26 @@ def _short() -> str:
     return f"\n{_markdown(columns, rows)}\n"
 
 
-def _judged() -> dict[bool | None, list[dict[str, Any]]]:
-    """Return the goals that are met (True) or missed (False), and the figures without a goal (None)."""
+def _judged() -> dict[bool, list[dict[str, Any]]]:
+    """Return the goals that are missed (False) or met (True)."""
     goals = [goal for result in _recorded()["results"] for goal in result["goals"]]
-    return {judged: [goal for goal in goals if goal["met"] is judged] for judged in (False, True, None)}
+    return {judged: [goal for goal in goals if goal["met"] is judged] for judged in (False, True)}
 
 
 def _goals_in_short() -> str:
     """Return how many goals are met."""
     judged = _judged()
     met, missed = len(judged[True]), len(judged[False])
-    return f"\n{_wrapped(f'{met} of {met + missed} [goals](#goals) are met, {missed} are missed.')}\n"
+    return f"\n{_wrapped(f'{met} of {met + missed} goals are met, {missed} are missed.')}\n"
 
 
 def _goals() -> str:
-    """Return all goals: those that are missed first, then those that are met, then figures without a goal."""
-    titles = {False: "Missed", True: "Met", None: "Without a goal"}
+    """Return all goals: those that are missed first, then those that are met."""
+    titles = {False: "Missed", True: "Met"}
     parts: list[str] = []
     for judged, found in _judged().items():
-        if found:
-            columns = (titles[judged], "measured", "goal")[: 2 if judged is None else 3]
-            rows = [[goal["name"], f"{goal['value']:,.2f}", _bound(goal)][: len(columns)] for goal in found]
-            parts.append(_markdown(columns, rows))
+        rows = [[goal["name"], f"{goal['value']:,.2f}", _bound(goal)] for goal in found]
+        parts += [_markdown((titles[judged], "measured", "goal"), rows)] if rows else []
     return "\n" + "\n".join(parts) + "\n"
 
 
@@ -184,10 +154,3 @@ def _bound(goal: dict[str, Any]) -> str:
     if goal["at_most"] is not None:
         return f"at most {goal['at_most']:.3g}"
     return "" if goal["at_least"] is None else f"at least {goal['at_least']:g}"
-
-
-def _growth_notes() -> str:
-    """Return what the run says about transports whose cost grows with the calls in flight, and about what it left out."""
-    notes = _result("throughput").get("notes", ())
-    said = [note for note in notes if "times as much" in note or "so slow" in note or note.startswith("Left out")]
-    return "\n" + "".join(f"{_bullet(note)}\n" for note in said) + "\n" * bool(said)

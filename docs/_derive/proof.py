@@ -9,12 +9,12 @@ from typing import Any
 
 __all__ = ["recorded", "run_of"]
 
-PROOF = Path(__file__).resolve().parents[1] / "proof"
+PROOF = Path(__file__).resolve().parents[1] / "internals" / "proof"
 WIDTH = 130
 
 
 def recorded(name: str) -> dict[str, Any]:
-    """Return a record of ``docs/proof``."""
+    """Return a record of ``docs/internals/proof``."""
     document: dict[str, Any] = json.loads((PROOF / f"{name}.json").read_text(encoding="utf-8"))
     return document
 

@@ -1,4 +1,4 @@
-"""The tables of real proxies on the page on reliability, from ``docs/proof/proxies.json``."""
+"""The tables of real proxies on the page on reliability, from ``docs/internals/proof/proxies.json``."""
 
 from __future__ import annotations
 

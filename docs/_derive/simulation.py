@@ -1,6 +1,6 @@
 """The derived part of the page on reliability about simulation: a table of recorded runs, and one of planted faults.
 
-``python -m tests.simulation SCENARIO --seeds A-B --record`` and ``--planted --record`` write docs/proof/simulation.json.
+``python -m tests.simulation SCENARIO --seeds A-B --record`` and ``--planted --record`` write ``simulation.json``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["runs"]
 
-RECORDED = Path(__file__).resolve().parents[1] / "proof" / "simulation.json"
+RECORDED = Path(__file__).resolve().parents[1] / "internals" / "proof" / "simulation.json"
 
 HEAD = ("scenario", "seeds run", "seeds that failed", "steps of tasks", "hours simulated", "requests or deliveries")
 HEAD += ("planted faults found", "at the latest at seed")

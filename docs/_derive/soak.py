@@ -1,6 +1,6 @@
 """The derived part of the page on reliability about soaks: the figures of the recorded run.
 
-``python -m tests.ci.soak --record docs/proof/soak.json`` writes the run, ``python docs/pictures/draw.py soak`` draws it.
+``python -m tests.ci.soak --record FILE`` writes the run, ``python docs/pictures/draw.py soak`` draws it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["recorded", "soak"]
 
-RECORDED = Path(__file__).resolve().parent.parent / "proof" / "soak.json"
+RECORDED = Path(__file__).resolve().parent.parent / "internals" / "proof" / "soak.json"
 SHARED = {
     "memory": "memory (RSS)",
     "heap": "memory in use (malloc)",

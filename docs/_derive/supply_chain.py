@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["supply_chain"]
 
-RECORDED = Path(__file__).resolve().parent.parent / "proof" / "supply_chain.json"
+RECORDED = Path(__file__).resolve().parent.parent / "internals" / "proof" / "supply_chain.json"
 
 
 def supply_chain() -> str:

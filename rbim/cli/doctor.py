@@ -47,7 +47,7 @@ LEFT = 22  # columns before the text: those of the state, and of the name
 EXACT, FAR = 60.0, 300.0  # seconds by which clocks may differ without a warning, and without a failure
 OTHER_SERVER = (
     "A proxy, a gateway or another server may have answered: compare the address with the marks of the platform"
-    " (`rbim help platform`); then check --dialect api_version (`rbim dialect`)"
+    " (`rbim help questions#is-this-my-platform`); then check --dialect api_version (`rbim dialect`)"
 )
 
 REFUSED = f"Credentials may be right; the search is refused. {OTHER_SERVER}"

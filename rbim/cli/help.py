@@ -16,7 +16,7 @@ from rbim.operations.catalogue import namespace
 
 __all__ = ["PAGES", "show_help"]
 
-PAGES = ("bulk", "callbacks", "cli", "configuration", "dialect", "errors", "platform", "retries")
+PAGES = ("bulk", "callbacks", "cli", "configuration", "dialect", "errors", "questions")
 """The pages in the package: see pyproject.toml."""
 
 HEADING = re.compile(r"(#+) (.+)")
@@ -28,7 +28,7 @@ def show_help(topic: str, /) -> int:
     Parameters
     ----------
     topic
-        The page: bulk, callbacks, cli, configuration, dialect, errors, platform or retries; or PAGE#SECTION, with the words
+        The page: bulk, callbacks, cli, configuration, dialect, errors or questions; or PAGE#SECTION, with the words
         of the section's title joined by hyphens.
     """
     name, _, anchor = topic.lower().partition("#")

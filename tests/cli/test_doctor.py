@@ -88,7 +88,7 @@ def test_what_an_address_answers(doctor):
         (dated(3600), "clock", "fail", "behind the platform's"),
         (dated(-120), "clock", "warn", "NTP"),
         (reply(FOUND), "clock", "skip", "there was no answer with a Date header"),
-        (reply(html), "credentials", "fail", "rbim help platform"),
+        (reply(html), "credentials", "fail", "rbim help questions#is-this-my-platform"),
         (reply(html, "403 Forbidden", "Server: squid"), "credentials", "fail", "A proxy, a gateway or another server"),
         (reply(html, "403 Forbidden", "Server: squid"), "connection", "ok", "(Server: squid)"),
         (reply(b"", "404 Not Found"), "credentials", "fail", "--dialect api_version"),

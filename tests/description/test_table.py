@@ -1,11 +1,10 @@
 """The table of the interface description's statements: it is whole, and what it names is there.
 
-The rows are in the ``.toml`` files beside this one, one file for each section of the description. ``docs/description.md``
-shows them.
+The rows are in the ``.toml`` files beside this one, one file for each section of the description. A page
+of ``docs/internals`` shows them.
 """
 
 import ast
-import re
 from functools import cache
 
 import attrs
@@ -47,16 +46,6 @@ def misnumbered(rows):
 def without_proof(rows):
     """Return the rows that name no place or no test."""
     return [row for row in rows if not row.says or not row.where or not row.tests]
-
-
-def without_chinese(rows):
-    """Return the rows whose text in Chinese is missing, is not Chinese, or has other code in it."""
-    pairs = [(row, pair) for row in rows for pair in ((row.says, row.zh), (row.no_field, row.zh_no_field)) if any(pair)]
-    return [row for row, (says, zh) in pairs if not re.search("[\u4e00-\u9fff]", zh) or coded(says) != coded(zh)]
-
-
-def coded(text):
-    return sorted(re.findall(r"`[^`]+`", text))
 
 
 def missing_places(rows):
@@ -144,11 +133,6 @@ def test_every_row_names_a_place_and_a_test():
     assert without_proof(ROWS) == []
 
 
-def test_every_row_says_the_same_in_chinese():
-    assert without_chinese(ROWS) == []
-    assert len({(row.says, row.zh) for row in ROWS}) == len({row.says for row in ROWS})
-
-
 def test_every_place_is_there():
     assert missing_places(ROWS) == []
 
@@ -190,8 +174,6 @@ GAP = attrs.evolve(next(row for row in GAPS if row.fields), number=1)
         (misnumbered, GOOD, {"number": 2}),
         (without_proof, GOOD, {"tests": []}),
         (without_proof, GOOD, {"where": []}),
-        (without_chinese, GOOD, {"zh": ""}),
-        (without_chinese, GOOD, {"zh": "`sig` 是签名。"}),
         (missing_places, GOOD, {"where": ["rbim/operations/groups.py:Groups.explode"]}),
         (missing_places, GOOD, {"where": ["rbim/operations/nowhere.py:Groups"]}),
         (missing_tests, GOOD, {"tests": [f"{SHAPES}::test_that_is_gone"]}),

@@ -62,27 +62,22 @@ EXPECTED = {
     },
     "docs/errors.md": {
         "Handling errors": [re.escape(blocks_of("docs/errors.md", "text")[0].text)],
-        "Attempts, causes and pickling": [
-            r"SearchPublicGroups: .* \(3 attempts, outcome not sent\)\n([123] NotSent not sent\n){3}"
-        ],
-    },
-    "docs/retries.md": {
-        "Retries and unknown outcomes": [r"idempotent\nnever\n"],
+        "Retries": [r"idempotent\nnever\n"],
         "Retry settings": [r"公告\n"],
         "Confirmed by a retry": [r"1 Unanswered None unknown\n2 NotMember 560072 refused\nconfirmed by repeating: True\n"],
         "When the outcome is unknown": [r"g8\d+\n1 group\n"],
+        "Attempts, causes and pickling": [
+            r"SearchPublicGroups: .* \(3 attempts, outcome not sent\)\n([123] NotSent not sent\n){3}"
+        ],
     },
     "docs/SECURITY.md": {
         "No secrets in errors and logs": [r"Credentials\(app_id='\w+', app_token=Secret\(\*\*\*\)\) False\n"],
         "Signatures": [r"AuthenticationError\n"],
     },
-    "docs/alerts.md": {"What to alert on": [r"1\n"]},
     "docs/dialect.md": {"How to change it": [r"Throttled 5\n"]},
-    "docs/CONTRIBUTING.md": {
+    "docs/internals/contributing.md": {
         "Adding an operation": [r"\[\('admin', <Role.CREATOR: '0'>\), \('1001', <Role.MEMBER: '2'>\)\]\n"],
         "Adding a quirk": [r"1:05:00 '1h5m'\n0:45:00 '45m'\nNone 'until tomorrow'\nNone ''\n"],
-        "Adding a transport": [r"\{\}\n"],
-        "Adding a sink": [r"你好\n"],
     },
 }
 """What each program of a page prints, by the heading it stands under."""
@@ -112,29 +107,15 @@ SHOWN = {"text", "{toctree}", "{include}", "{literalinclude}"}
 
 PAGES = sorted(
     str(path.relative_to(ROOT))
-    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "internals").glob("*.md"))
     if not path.name.endswith(".zh.md")
 )
 PROGRAMS = [block for page in EXPECTED for block in blocks_of(page, "python") if block.not_run is None]
 
 
-MORE_PACKAGES = ["docs/alerts.md"]
-"""Pages whose programs need packages of the extra ``ci``."""
-
-
-@each_row("page", [page for page in EXPECTED if page not in MORE_PACKAGES])
+@each_row("page", [*EXPECTED])
 def test_a_program_runs_and_prints_what_it_should(page, tmp_path, bare_environment, capsys):
-    runs_as_it_says(page, tmp_path, bare_environment, capsys)
-
-
-@pytest.mark.ci
-@each_row("page", MORE_PACKAGES)
-def test_a_program_with_more_packages_runs_and_prints_what_it_should(page, tmp_path, bare_environment, capsys):
-    runs_as_it_says(page, tmp_path, bare_environment, capsys)
-
-
-def runs_as_it_says(page, tmp_path, bare_environment, capsys):
-    """Run each program in a namespace of its own, in this process: its start would cost more than most programs."""
+    """Each program runs in a namespace of its own, in this process: its start would cost more than most programs."""
     programs = [block for block in PROGRAMS if block.page == page]
     assert [block.title for block in programs] == [title for title, printed in EXPECTED[page].items() for _ in printed]
     bare_environment.chdir(tmp_path)
@@ -258,7 +239,7 @@ def test_the_page_on_the_command_line_has_every_command_and_flag():
 
 
 def test_the_numbers_of_the_page_on_retries_are_the_defaults():
-    text = (ROOT / "docs" / "retries.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
     retry, budget = Retry(), RetryBudget()
     assert f"| `Retry(attempts={retry.attempts})` | {retry.attempts} |" in text
     assert f"`Retry(base={retry.base}, cap={retry.cap})`" in text

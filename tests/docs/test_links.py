@@ -64,9 +64,10 @@ def test_the_readme_and_the_site_list_every_page():
     assert {page.removesuffix(".md") for page in pages} - listed == {"index", "README.zh"}
 
 
-def test_the_page_on_windows_and_macos_lists_each_branch_of_the_code():
+def test_the_page_on_architecture_lists_each_branch_on_the_operating_system():
     branch = re.compile(r"sys\.platform|\bos\.name\b|hasattr\((?:os|signal|select), ")
     files = [path for path in (ROOT / "rbim").rglob("*.py") if branch.search(path.read_text(encoding="utf-8"))]
-    rows = re.findall(r"^\| (`.*?\.py`) \|", (DOCS / "windows-macos.md").read_text(encoding="utf-8"), re.MULTILINE)
+    page = (DOCS / "internals" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?\.py`) \|", page[page.index("## Operating systems") :], re.MULTILINE)
     listed = {each for row in rows for each in re.findall(r"`([^`]+)`", row)}
     assert listed == {str(path.relative_to(ROOT / "rbim")) for path in files}

@@ -1,6 +1,6 @@
 """Deterministic simulation: processes, threads, disk, network and time of a whole system, all decided by one seed.
 
-``python -m tests.simulation job --seed 7`` in the root of the repository; docs/simulation.md says how to read what it
+``python -m tests.simulation job --seed 7`` in the root of the repository; the page on simulation says how to read what it
 prints. rbim runs as it is in production (SystemClock, threads, shared deadlines); everything below it is simulated:
 
 ===================  ==================================================================================
@@ -16,7 +16,7 @@ prints. rbim runs as it is in production (SystemClock, threads, shared deadlines
 ``service``          a third one, with ``service_checks``
 ``trio_inbox``       a receiver with its handlers on trio
 ``runner``           seeds in processes of their own, in turn; minimising
-``record``           what was run, in docs/proof/simulation.json
+``record``           what was run, in docs/internals/proof/simulation.json
 ``planted_faults``   faults put into rbim on purpose, to see whether a scenario finds them
 ===================  ==================================================================================
 

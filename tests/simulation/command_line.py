@@ -79,7 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--stop", action="store_true", help="with --seeds: end at the first failure")
     parser.add_argument("--faults", action="store_true", help="list the faults, and check that each applies to rbim")
     parser.add_argument("--planted", action="store_true", help=f"look for each fault of the scenario in {WITHIN} seeds")
-    parser.add_argument("--record", action="store_true", help="with --seeds or --planted: write docs/proof/simulation.json")
+    parser.add_argument(
+        "--record", action="store_true", help="with --seeds or --planted: record the result for the page on reliability"
+    )
     parser.add_argument("--json", action="store_true", help="print results as JSON lines")
     return parser
 

@@ -1,4 +1,4 @@
-"""What was run, in ``docs/proof/simulation.json``: pieces of :data:`PIECE` seeds, and the planted faults that were found.
+"""What was run, for the page on reliability: pieces of :data:`PIECE` seeds, and the planted faults that were found.
 
 docs/_derive/simulation.py turns the file into a table. A piece that was recorded for the same code of rbim is not run again,
 so that a long run can be interrupted and goes on where it was.
@@ -23,7 +23,7 @@ __all__ = ["PIECE", "Record", "pieces"]
 
 PIECE = 250
 ROOT = Path(__file__).parents[2]
-RECORDED = ROOT / "docs" / "proof" / "simulation.json"
+RECORDED = ROOT / "docs" / "internals" / "proof" / "simulation.json"
 UNDER_TEST = ("rbim", "tests/simulation")
 
 

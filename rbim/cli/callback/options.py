@@ -58,9 +58,6 @@ class ServeOptions:
         A path that answers GET with 200 if deliveries are stored and handled, else with 503, and with JSON.
     spool
         The overflow file for deliveries that the inbox cannot take in time (default: INBOX-spool).
-    page
-        Show in a browser what comes in, what waits, dead letters and quarantine. The address is printed on standard error;
-        only this machine and its holder can open it.
     """
 
     inbox: Annotated[FileName, Parameter(name=("--inbox", "--sink"))]
@@ -75,7 +72,6 @@ class ServeOptions:
     forward_to: str | None = None
     health: str | None = None
     spool: Path | None = None
-    page: Flag = False
 
 
 @Parameter(name="*")

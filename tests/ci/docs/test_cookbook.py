@@ -73,7 +73,7 @@ def test_every_block_is_run_here():
     assert {*BLOCKS} == {*RUN, *AS_THEY_STAND}
 
 
-@pytest.mark.parametrize("page", [PAGE, "docs/faq.md", "docs/migration.md", "docs/windows-macos.md"])
+@pytest.mark.parametrize("page", [PAGE, "docs/questions.md", "docs/migration.md"])
 def test_a_command_in_a_sentence_is_one_of_rbim(page):
     """One with a flag or a file is complete."""
     app = build_app()

@@ -53,7 +53,7 @@ def lines(svg):
 
 def test_the_picture_of_a_soak_is_what_was_recorded_and_stands_on_its_page():
     assert load("soak_chart").soak() == text_of("soak"), "run: python docs/pictures/draw.py soak"
-    assert "](pictures/soak.svg)" in (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert "](../pictures/soak.svg)" in (ROOT / "docs" / "internals" / "reliability.md").read_text(encoding="utf-8")
 
 
 # ----------------------------------------------------------------------------- the architecture

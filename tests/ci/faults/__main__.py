@@ -1,4 +1,4 @@
-"""``python -m tests.ci.faults``: run the matrix over every transport, and record it in ``docs/proof/faults.json``."""
+"""``python -m tests.ci.faults``: run the matrix over every transport, and record it for the page on reliability."""
 
 import sys
 from importlib import metadata

@@ -1,6 +1,6 @@
 """The documented rule: from what a client can know of an attempt to the error, the outcome and what is repeated.
 
-It follows the sentences of docs/errors.md, docs/retries.md and docs/transports.md, and uses nothing of the client: neither
+It follows the sentences of docs/errors.md, docs/errors.md and docs/transports.md, and uses nothing of the client: neither
 its classes nor its tables of codes and statuses.
 """
 
@@ -88,7 +88,7 @@ def _answer(known: Known, status: int) -> tuple[str, str]:
 
 
 def _again(known: Known, error: str, outcome: str) -> tuple[str, ...]:
-    """The table of docs/retries.md. No code of these scenarios is known to come before any effect."""
+    """The table of docs/errors.md. No code of these scenarios is known to come before any effect."""
     if outcome == "not sent":
         return ALL
     if outcome == "unknown":

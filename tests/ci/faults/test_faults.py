@@ -1,4 +1,4 @@
-"""Every cell of the fault matrix is what the pages promise, and what docs/proof/faults.json records."""
+"""Every cell of the fault matrix is what the pages promise, and what docs/internals/proof/faults.json records."""
 
 import json
 

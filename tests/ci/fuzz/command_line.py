@@ -31,7 +31,7 @@ def _parser():
     run.add_argument("--all", action="store_true", help="every target")
     run.add_argument("--seconds", type=int, default=600, help="for each target (%(default)s)")
     run.add_argument("--up-to", action="store_true", help="only as long as a target has run for less in all")
-    run.add_argument("--record", action="store_true", help="write what was done so far into docs/proof/fuzz.json")
+    run.add_argument("--record", action="store_true", help="write what was done so far into docs/internals/proof/fuzz.json")
     run.set_defaults(do=_run)
     replay = commands.add_parser("replay", help="check inputs: files, or those that are kept; needs no engine")
     replay.add_argument("target", choices=[*TARGETS, "all"])

@@ -1,4 +1,4 @@
-"""The record of what the runs have done: docs/proof/fuzz.json, from which the table of docs/reliability.md is derived."""
+"""The record of what the runs have done: ``fuzz.json``, from which the page on reliability has its table."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from . import corpora
 from .runner import TARGETS, target
 
 ROOT = Path(__file__).parents[3]
-RECORDED = ROOT / "docs" / "proof" / "fuzz.json"
+RECORDED = ROOT / "docs" / "internals" / "proof" / "fuzz.json"
 
 
 def record(runner):

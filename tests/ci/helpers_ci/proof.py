@@ -1,4 +1,4 @@
-"""Recorded results, ``docs/proof/NAME.json``, and what each says of its run."""
+"""Recorded results, ``docs/internals/proof/NAME.json``, and what each says of its run."""
 
 import json
 import os
@@ -30,13 +30,13 @@ def _git(*arguments):
 
 def read_proof(name):
     """Return a record."""
-    return json.loads((DOCS / "proof" / f"{name}.json").read_text(encoding="utf-8"))
+    return json.loads((DOCS / "internals" / "proof" / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def write_proof(name, about, key, rows):
     """Write a record: what is said about its run, and below ``key`` one line for each row."""
     lines = [f"  {json.dumps(row, ensure_ascii=False)}" for row in rows]
     head = json.dumps(about, ensure_ascii=False)[:-1]
-    path = DOCS / "proof" / f"{name}.json"
+    path = DOCS / "internals" / "proof" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"{head}, {json.dumps(key)}: [\n" + ",\n".join(lines) + "\n]}\n", encoding="utf-8")

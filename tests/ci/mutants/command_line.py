@@ -17,7 +17,7 @@ examples:
   python -m tests.ci.mutants                       what has no result yet, of all areas
   python -m tests.ci.mutants signatures --again    its survivors without a reason once more
   python -m tests.ci.mutants --list                what is known, and the survivors without a reason
-  python -m tests.ci.mutants --record              write docs/proof/mutants.json from the results
+  python -m tests.ci.mutants --record              write docs/internals/proof/mutants.json from the results
 """
 
 
@@ -70,7 +70,7 @@ def _parser():
         help="seconds of tests for a mutant, the fastest first (default: %(default)g)",
     )
     parser.add_argument("--list", action="store_true", help="try none, print what is known")
-    parser.add_argument("--record", action="store_true", help="try none, write the results to docs/proof/mutants.json")
+    parser.add_argument("--record", action="store_true", help="try none, write the results for the page on reliability")
     parser.add_argument("--fixed", action="store_true", help="try the few mutants of fixed.toml, each with one test")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "mutants", help="the folder of the results")
     return parser

@@ -12,7 +12,7 @@ from attrs import asdict
 from .mutation import ROOT
 from .session import Result
 
-RECORD = ROOT / "docs" / "proof" / "mutants.json"
+RECORD = ROOT / "docs" / "internals" / "proof" / "mutants.json"
 REASONS = ROOT / "tests" / "ci" / "mutants" / "reasons.toml"
 
 NEW = "new"

@@ -1,4 +1,4 @@
-"""``python -m tests.ci.proxies``: run the long forms, and record them in ``docs/proof/proxies.json``. Some minutes."""
+"""``python -m tests.ci.proxies``: run the long forms, and record them for the page on reliability. Some minutes."""
 
 import os
 import sys

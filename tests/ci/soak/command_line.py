@@ -63,7 +63,7 @@ def _parser():
     parser.add_argument("--requests", type=int, help="end after so many requests of each part, if the minutes are not over")
     parser.add_argument("--plant", choices=PLANTS, help="plant a leak, to see it found")
     parser.add_argument("--json", action="store_true", help="print results as JSON lines")
-    parser.add_argument("--record", metavar="FILE", help="write the results to this file, such as docs/proof/soak.json")
+    parser.add_argument("--record", metavar="FILE", help="write the results to this file")
     return parser
 
 

@@ -69,7 +69,7 @@ def test_an_answer_of_no_is_an_exit_code_and_records_nothing(tmp_path, monkeypat
 
 
 def test_nothing_here_names_an_index_or_a_place_of_a_machine():
-    record = ROOT / "docs" / "proof" / "supply_chain.json"
+    record = ROOT / "docs" / "internals" / "proof" / "supply_chain.json"
     texts = [path.read_text(encoding="utf-8") for path in (*HERE.glob("*.py"), record)]
     for text in texts:
         assert not re.findall(r"https?://(?!127\.0\.0\.1)[\w.-]+", text.replace("(?!127", ""))
