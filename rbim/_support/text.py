@@ -9,6 +9,7 @@ __all__ = [
     "empty",
     "excerpt",
     "formula_of",
+    "headline",
     "install_command",
     "looks_secret",
     "missing_extra",
@@ -94,6 +95,19 @@ def formula_of(cell: str) -> str:
     """Return the text of which :func:`no_formula` made this cell, or the cell itself if it made it of none other."""
     text = _SIGN_IN_CELL.sub(r"\1", cell.removeprefix("'")) if "'" in cell else cell
     return text if text != cell and no_formula(text) == cell else cell
+
+
+def headline(error: str) -> str:
+    """Return the first line of an error; of a traceback, the line of its last exception."""
+    lines = [line for line in error.splitlines() if line.strip()]
+    heads = [at for at, line in enumerate(lines) if line.endswith("Traceback (most recent call last):")]
+    group = [at for at in heads if "Exception Group" in lines[at]]
+    if heads:
+        for line in lines[(group or heads[-1:])[0] + 1 :]:
+            text = line.removeprefix("  | ") if group else line
+            if text and not text[0].isspace():
+                return text
+    return lines[0] if lines else ""
 
 
 def install_command(extra: str) -> str:

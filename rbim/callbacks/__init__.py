@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         LeaseLost as LeaseLost,
         OtherContent as OtherContent,
         Sink as Sink,
+        StoredEvent as StoredEvent,
     )
     from rbim.callbacks.inbox.sqlite import SqliteInbox as SqliteInbox
     from rbim.callbacks.observers import (

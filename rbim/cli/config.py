@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from rbim.choices import document_of, spelled
-from rbim.cli.errors import print_error, report_error
+from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.printable import printable, visible
 from rbim.dialect import Dialect
-from rbim.errors import RbimError
 
 if TYPE_CHECKING:
     from rbim.config import Config, Setting
@@ -37,10 +36,7 @@ def show(*, as_json: Json = False) -> int:
     from rbim.cli.context import configuration
     from rbim.cli.json_output import show_json
 
-    try:
-        found = configuration()
-    except RbimError as error:
-        return report_error(error, "rbim config show")
+    found = configuration()
     if as_json:
         settings = {
             key: {"value": _document(key, setting.value), "source": _source(setting), "missing": _source(setting) == "-"}

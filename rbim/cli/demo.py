@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rbim.cli.context import configuration
-from rbim.cli.errors import print_error, report_error
+from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import require
 from rbim.cli.folding import fold_for
@@ -66,12 +66,9 @@ def demo(
     require("cli,server", "uvicorn")
     numbers = iter(range(1, sum(EXAMPLE.values()) + 1))
     groups = [_Group(name, [f"user-{next(numbers):05}" for _ in range(size)]) for name, size in EXAMPLE.items()]
-    try:
-        dialect = configuration().dialect
-        with _progress(sum(EXAMPLE.values()), as_json=as_json) as advance:
-            figures = asyncio.run(_demonstrate(groups, dialect, advance))
-    except RbimError as error:
-        return report_error(error, "rbim demo")
+    dialect = configuration().dialect
+    with _progress(sum(EXAMPLE.values()), as_json=as_json) as advance:
+        figures = asyncio.run(_demonstrate(groups, dialect, advance))
     if as_json:
         show_json({**figures, "groups": [group.document() for group in groups]})
     else:

@@ -56,9 +56,9 @@ def run(tokens: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if tokens is None else tokens)
     flags = GlobalFlags(debug="--debug" in words, json=not {*JSON}.isdisjoint(words))
+    code: int = Exit.USAGE
     with recording_json() if flags.json else nullcontext() as output:
         try:
-            code = Exit.USAGE
             with using_flags(flags):  # an operation of a module may have its own --debug or --json
                 imported = not os.environ.get("RBIM_IMPORT") or _import_modules()
             if imported:
@@ -102,7 +102,7 @@ def _run_command(words: list[str], *, version: bool) -> int:  # noqa: C901, PLR0
             sys.stdout.write(front_page())
         else:
             try:
-                import rich  # noqa: F401  # each command needs both
+                import_module("rich")  # each command needs both
                 from cyclopts import CycloptsError, UnusedCliTokensError
             except ModuleNotFoundError as missing:
                 print_error(missing_extra("this command", missing.name, "cli"))
@@ -113,7 +113,8 @@ def _run_command(words: list[str], *, version: bool) -> int:  # noqa: C901, PLR0
             except CycloptsError as error:
                 told = str(error)
                 if isinstance(error, UnusedCliTokensError):
-                    told = f"unexpected: {' '.join(error.unused_tokens)}; the command takes no more values without a flag"
+                    unused = " ".join(error.unused_tokens or ())
+                    told = f"unexpected: {unused}; the command takes no more values without a flag"
                 print_error(told, f"See: {' '.join(['rbim', *(error.command_chain or ())])} --help")
                 return Exit.USAGE
             except RbimError as error:

@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
         "rbim.cli.callback.commands:callback",
         "Receive callbacks, send test deliveries, explain a refused one.",
     ),
+    "page": ("rbim.cli.page:page", "Show a job or an inbox in a browser."),
     "emulator": ("rbim.cli.emulator:serve", "Run an emulator of the platform."),
     "demo": ("rbim.cli.demo:demo", "Invite 5,000 accounts into groups of the emulated platform."),
     "dialect": (
@@ -43,6 +44,7 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
 SECTIONS = {
     "Jobs": ("invite", "remove", "job"),
     "Callbacks": ("callback",),
+    "Pages": ("page",),
     "Emulator": ("emulator", "demo"),
     "Setup": ("config", "doctor", "dialect", "help", "completion"),
 }

@@ -58,10 +58,11 @@ class _File:
 class Page:
     """The ASGI 3 application of one page: ``static/NAME/index.html`` at the prefix, ``static/...`` and ``events`` below it.
 
-    ``name`` is the page's folder. ``prefix`` begins and ends with a slash (default: ``/``).
+    ``name`` is the page's folder. ``feed`` is what it pushes (default: None, there are no ``events``). ``prefix`` begins and
+    ends with a slash (default: ``/``).
     """
 
-    def __init__(self, name: str, feed: Feed, *, prefix: str = "/") -> None:
+    def __init__(self, name: str, feed: Feed | None = None, *, prefix: str = "/") -> None:
         self.feed = feed
         self.prefix = prefix
         self._name = name
@@ -69,7 +70,9 @@ class Page:
     def serves(self, path: str) -> bool:
         """Return whether a path is one of the page's."""
         rest = path.removeprefix(self.prefix) if path.startswith(self.prefix) else None
-        return rest is not None and (rest in {"", "events"} or rest.startswith("static/"))
+        if rest is None:
+            return False
+        return not rest or rest.startswith("static/") or (rest == "events" and self.feed is not None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
@@ -79,7 +82,7 @@ class Page:
             await _say(scope, send, 404, "the page has no such file\n")
         elif scope["method"] not in READING:
             await _say(scope, send, 405, "the page is only read\n", (b"allow", b"GET, HEAD"))
-        elif rest == "events":
+        elif rest == "events" and self.feed is not None:
             await self.feed.serve(scope, receive, send, _HEADERS)
         else:
             name = f"{self._name}/{INDEX}" if not rest else rest.removeprefix("static/")

@@ -153,6 +153,7 @@ WRONG = {
     "job retry": ["there-is-no-such.journal"],
     "job report": ["there-is-no-such.journal"],
     "job forget": ["there-is-no-such.journal"],
+    "page": ["there-is-no-such.journal"],
     "callback serve": ["--inbox", "there/is/no/such.db", "--port", "0"],
     "callback work": ["no_such_module:router", "--inbox", "events.db"],
     "callback send": [*COPY, "--url", "ftp://nobody/"],
@@ -215,7 +216,7 @@ def test_what_is_wrong_is_named_and_with_json_it_is_a_document_too(cli):
         assert (error["outcome"], error["code"], error["status"]) == ("not sent", None, None)
         assert error["docs"] == "errors#invalidrequest"
         assert err.splitlines() == [f"rbim: {error['message']}", *(error["hint"] or "").splitlines()]
-        assert err == plain or command in {"callback serve", "callback work", "completion", "emulator", "help"}
+        assert err == plain or command in {"callback serve", "callback work", "completion", "emulator", "help", "page"}
 
 
 def test_a_group_of_commands_alone_shows_its_help_and_names_what_is_not_there(cli):

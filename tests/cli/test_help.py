@@ -99,7 +99,6 @@ def test_there_are_at_most_40_commands_and_25_flags_of_a_job_in_four_panels():
         _, path, _ = app.parse_commands([command])
         with app.app_stack(path):
             flags = [a for a in path[-1].assemble_argument_collection() if a.show and a.name.startswith("--")]
-        flags = [each for each in flags if each.name != "--page"]
         assert len(flags) <= 25, command
         panels = {group.name for each in flags for group in each.parameter.group}
         assert panels == {"Input", "Pace", "Results", "Resume"}, command
@@ -110,7 +109,7 @@ def test_each_page_and_section_that_a_message_names_is_shown_from_the_package(ca
     assert build["wheel"]["force-include"] == {f"docs/{name}.md": f"rbim/docs/{name}.md" for name in PAGES}
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "rbim").rglob("*.py"))
     named = set(re.findall(r"`rbim help ([a-z#-]+)`", sources)) | {RbimError().docs, Throttled().docs, *PAGES}
-    assert {"configuration", "questions#is-this-my-platform"} < named
+    assert {"configuration", "errors#rbimerror", "questions#is-this-my-platform"} < named
     for topic in named:
         assert run(["help", topic]) == Exit.DONE
         assert capsys.readouterr().out.startswith("#")

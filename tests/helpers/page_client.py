@@ -1,31 +1,26 @@
-"""A local page of a command, as a program asks it: by its address, with the token behind the ``#``."""
+"""``rbim page FILE`` in a process of its own, and its page as a program asks it: with the token behind the ``#``."""
 
-import json
+import subprocess
+import sys
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import httpx
 
 PATIENCE = 30.0  # seconds
+COMMAND = [sys.executable, "-X", "utf8", "-c", "from rbim.cli import main; main()", "page"]
 
 
 class PageClient:
-    """Asks the page at an address. ``streams`` and ``levels`` are what the last events have said."""
+    """Asks the page at an address."""
 
     def __init__(self, address):
         self.address = address
         parts = urlsplit(address)
         self.token = parts.fragment
-        self.port = parts.port
         self.base = f"http://127.0.0.1:{parts.port}"
         self.authorization = {"authorization": f"Bearer {self.token}"}
         self.client = httpx.Client(base_url=self.base, timeout=PATIENCE, trust_env=False)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.client.close()
 
     def get(self, path, **query):
         return self.client.get(path, params=query, headers=self.authorization)
@@ -33,9 +28,19 @@ class PageClient:
     def post(self, path, **document):
         return self.client.post(path, json=document, headers=self.authorization)
 
-    @contextmanager
-    def events(self):
-        """Give the documents of the events, until the page ends."""
-        with self.client.stream("GET", "/events", headers=self.authorization) as answer:
-            assert answer.status_code == 200
-            yield (json.loads(line.removeprefix("data: ")) for line in answer.iter_lines() if line.startswith("data: "))
+
+@contextmanager
+def showing(path, *flags):
+    """Serve the page of a file; ``popen`` of the client is its process."""
+    pipe = subprocess.PIPE
+    command = [*COMMAND, str(path), *flags]
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, encoding="utf-8") as popen:
+        try:
+            address = popen.stdout.readline().strip()
+            assert address, popen.stderr.read()
+            page = PageClient(address)
+            page.popen = popen
+            with page.client:
+                yield page
+        finally:
+            popen.kill()

@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from rbim.callbacks.events import Event
 
 
-__all__ = ["Archive", "Backlog", "Claim", "Counts", "DeadLetter", "Inbox", "LeaseLost", "OtherContent", "Sink"]
+__all__ = [
+    "Archive",
+    "Backlog",
+    "Claim",
+    "Counts",
+    "DeadLetter",
+    "Inbox",
+    "LeaseLost",
+    "OtherContent",
+    "Sink",
+    "StoredEvent",
+]
 
 # Theory of operation: the lease of a conversation, and what happens when whoever has it dies.
 #
@@ -155,6 +166,26 @@ class DeadLetter:
     quarantined: bool = False
 
 
+@frozen(kw_only=True)
+class StoredEvent:
+    """An event of an inbox, as people look at it.
+
+    ``state`` is ``waiting``, ``done``, ``dead`` or ``quarantined``; ``error`` the cause of the last failure, empty if there
+    is none. ``number`` is its place in the order of acceptance. ``attempts`` counts those that have ended.
+    """
+
+    number: int
+    key: str
+    conversation: str
+    app_id: str
+    body: bytes
+    received: datetime
+    attempts: int
+    error: str
+    msg_type: str
+    state: str
+
+
 class LeaseLost(Exception):
     """The lease expired and another worker has the conversation, or the event is settled: nothing was recorded."""
 
@@ -276,6 +307,17 @@ class Archive(Protocol):
 
     async def event(self, number: int) -> DeadLetter | None:
         """Return a dead letter or an event in quarantine; None if there is none with this number."""
+        ...
+
+    async def newest(self, limit: int = 100, before: int | None = None, *, state: str | None = None) -> list[StoredEvent]:
+        """Return the latest events, the newest first: at most ``limit``, with numbers below ``before`` (default: any).
+
+        ``state``: only those that are ``waiting``, ``done``, ``dead`` or ``quarantined`` (default: any).
+        """
+        ...
+
+    async def received(self, limit: int = 20_000) -> list[tuple[float, str]]:
+        """Return when the latest events were received, in epoch seconds, and their states; the newest first."""
         ...
 
     async def requeue(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:

@@ -115,6 +115,12 @@ LETTERS = {
     ORDER BY number LIMIT :limit"""  # noqa: S608  # constants
     for state in (DEAD, QUARANTINED)
 }
+NEWEST = {
+    state: f"""SELECT number, key, conversation, app_id, body, received, attempts, error, msg_type, state
+    FROM event WHERE number < ? {"" if state is None else f"AND state = {state}"} ORDER BY number DESC LIMIT ?"""  # noqa: S608
+    for state in (None, WAITING, DONE, DEAD, QUARANTINED)
+}
+RECEIVED = "SELECT received, state FROM event ORDER BY number DESC LIMIT ?"
 NEXT_LETTERS = {
     state: f"SELECT number, received FROM event WHERE state = {state} AND number > ? ORDER BY number LIMIT ?"  # noqa: S608
     for state in (DEAD, QUARANTINED)

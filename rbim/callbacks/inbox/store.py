@@ -9,7 +9,7 @@ from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox import statements as sql
 from rbim.callbacks.inbox.arguments import LARGEST, EventFilter
 from rbim.callbacks.inbox.conflict import OTHER_CONTENT, is_resend, with_own_key
-from rbim.callbacks.inbox.protocols import Claim, Counts, DeadLetter, LeaseLost, OtherContent
+from rbim.callbacks.inbox.protocols import Claim, Counts, DeadLetter, LeaseLost, OtherContent, StoredEvent
 from rbim.callbacks.inbox.statements import DEAD, DONE, QUARANTINED
 from rbim.storage.commands import CommandFailure, NotTogether
 
@@ -26,6 +26,7 @@ PURGE_EVERY = 60.0  # seconds
 STEP = 500  # events that one transaction deletes, and letters that one looks at
 REPLAY_STEP = 1000
 EVERY = EventFilter()
+STATES = ("waiting", "done", "dead", "quarantined")  # by their numbers
 
 T = TypeVar("T")
 
@@ -347,6 +348,31 @@ class InboxStore:
     def letters(self, state: int, wanted: EventFilter, limit: int, after: int) -> list[DeadLetter]:
         """Return at most ``limit`` dead letters or events in quarantine with numbers above ``after``."""
         return _letters(self.database.query(sql.LETTERS[state], _values(wanted, after, limit=limit)))
+
+    def newest(self, state: str | None, limit: int, before: int) -> list[StoredEvent]:
+        """Return the latest events in a state (None: any) with numbers below ``before``, the newest first."""
+        statement = sql.NEWEST[None if state is None else STATES.index(state)]
+        return [
+            StoredEvent(
+                number=number,
+                key=key,
+                conversation=conversation,
+                app_id=app_id,
+                body=body,
+                received=datetime.fromtimestamp(received, UTC),
+                attempts=attempts,
+                error=error or "",
+                msg_type=msg_type,
+                state=STATES[found],
+            )
+            for number, key, conversation, app_id, body, received, attempts, error, msg_type, found in self._database.query(
+                statement, (before, limit)
+            )
+        ]
+
+    def received(self, limit: int) -> list[tuple[float, str]]:
+        """Return when the latest events were received, in epoch seconds, and their states; the newest first."""
+        return [(at, STATES[state]) for at, state in self._database.query(sql.RECEIVED, (limit,))]
 
     def replayable(self, wanted: EventFilter, *, after: int, until: int) -> list[tuple[str, int]]:
         """Return how many done events and dead letters of these numbers a replay would let wait again, by ``msgType``."""

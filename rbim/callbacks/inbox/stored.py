@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from rbim.callbacks.delivery import Delivery
     from rbim.callbacks.events import Event
-    from rbim.callbacks.inbox.protocols import Backlog, Claim, Counts, DeadLetter, OtherContent
+    from rbim.callbacks.inbox.protocols import Backlog, Claim, Counts, DeadLetter, OtherContent, StoredEvent
     from rbim.callbacks.inbox.store import InboxStore
     from rbim.clock import Clock
     from rbim.storage.group_commit import Chain, CommitStore, GroupCommit
@@ -140,6 +140,15 @@ class StoredInbox(ABC):
     async def event(self, number: int) -> DeadLetter | None:
         """Return a dead letter or an event in quarantine; None if there is none with this number."""
         return await self._commits.query(partial(self._store.letter, number)) if numbers_of((number,)) else None
+
+    async def newest(self, limit: int = 100, before: int | None = None, *, state: str | None = None) -> list[StoredEvent]:
+        """Return the latest events, the newest first, as :meth:`~rbim.callbacks.Archive.newest` says."""
+        most, at = page(limit, LARGEST if before is None else before)
+        return await self._commits.query(partial(self._store.newest, state, most, at))
+
+    async def received(self, limit: int = 20_000) -> list[tuple[float, str]]:
+        """Return when the latest events were received, in epoch seconds, and their states; the newest first."""
+        return await self._commits.query(partial(self._store.received, limit))
 
     async def requeue(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
         """Let dead letters and readable quarantined events wait again, as :meth:`~rbim.callbacks.Archive.requeue` says."""

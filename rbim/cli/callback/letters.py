@@ -19,10 +19,11 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from rbim._support.json_values import json_values
-from rbim._support.text import quoted
+from rbim._support.text import headline, quoted
 from rbim.callbacks.events import document_of
 from rbim.cli.callback.filters import kind_of, moment_ago
 from rbim.cli.callback.inboxes import is_on_server, shown_inbox, with_archive
+from rbim.cli.callback.options import Flag, Json  # noqa: TC001  # cyclopts reads them
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import print_error, print_note
 from rbim.cli.exit_codes import Exit
@@ -33,7 +34,7 @@ from rbim.cli.printable import json_line, printable
 from rbim.errors import CallbackRejected, InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from cyclopts import Token
@@ -41,18 +42,10 @@ if TYPE_CHECKING:
     from rbim.callbacks.inbox.protocols import Archive, DeadLetter
 
 __all__ = [
-    "PAGE",
-    "Choice",
     "discard",
-    "headline",
-    "letter_body",
-    "letter_document",
     "letters",
     "list_letters",
     "requeue",
-    "requeue_all",
-    "requeue_each",
-    "short_conversation",
     "show",
 ]
 
@@ -82,8 +75,6 @@ def _whole(_kind: object, tokens: Sequence[Token]) -> int:
 
 Positive = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1))]
 After = Annotated[int, Parameter(converter=_whole, validator=Number(gte=0), show_default=False)]
-Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
-Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 Every = Annotated[bool, Parameter(name="--all", negative=(), show_default=False)]
 
 
@@ -340,7 +331,7 @@ def _require_numbers_or_all(numbers: Sequence[int], *, every: bool) -> None:
         raise InvalidRequest("give the numbers of events, or --all" if not numbers else "give numbers or --all, not both")
 
 
-# ------------------------------------------------------------------------------------------- for the page of a receiver, too
+# ---------------------------------------------------------------------------------------------------------------- letters
 
 
 def letter_document(letter: DeadLetter) -> Mapping[str, Any]:
@@ -361,19 +352,6 @@ def short_conversation(letter: DeadLetter) -> str:
     return NONE if letter.conversation == letter.key else letter.conversation.removeprefix(f"{letter.app_id}/")
 
 
-def headline(error: str) -> str:
-    """Return the first line of an error; of a traceback, the line of its last exception."""
-    lines = [line for line in error.splitlines() if line.strip()]
-    heads = [at for at, line in enumerate(lines) if line.endswith("Traceback (most recent call last):")]
-    group = [at for at in heads if "Exception Group" in lines[at]]
-    if heads:
-        for line in lines[(group or heads[-1:])[0] + 1 :]:
-            text = line.removeprefix("  | ") if group else line
-            if text and not text[0].isspace():
-                return text
-    return lines[0] if lines else ""
-
-
 async def requeue_each(choice: Choice, archive: Archive, found: Sequence[DeadLetter]) -> tuple[int, dict[int, str]]:
     """Let events be handled again; return how many, and the errors of those that are left in quarantine, by number."""
     done = await archive.requeue([letter.number for letter in found], **choice.only)
@@ -386,16 +364,13 @@ async def requeue_each(choice: Choice, archive: Archive, found: Sequence[DeadLet
     return done, left
 
 
-async def requeue_all(
-    choice: Choice, archive: Archive, accepts: Callable[[DeadLetter], bool] = lambda _: True
-) -> tuple[int, dict[int, str]]:
-    """Let all events of a choice be handled again of which ``accepts`` is true; return as :func:`requeue_each`."""
+async def requeue_all(choice: Choice, archive: Archive) -> tuple[int, dict[int, str]]:
+    """Let all events of a choice be handled again; return as :func:`requeue_each`."""
     count, left, at = 0, dict[int, str](), 0
     while page := await choice.page(archive, at):
-        wanted, at = [each for each in page if accepts(each)], page[-1].number
-        if wanted:
-            done, more = await requeue_each(choice, archive, wanted)
-            count, left = count + done, left | more
+        at = page[-1].number
+        done, more = await requeue_each(choice, archive, page)
+        count, left = count + done, left | more
     return count, left
 
 

@@ -29,7 +29,7 @@ from rbim.transports._shared.connecting import EMULATOR
 from rbim.transports.httpx import HttpxTransport
 
 if TYPE_CHECKING:
-    from rbim.cli.callback.commands import SendOptions
+    from rbim.cli.callback.options import SendOptions
     from rbim.credentials import Credentials
     from rbim.dialect import TimeUnit
 

@@ -47,11 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable, MutableMapping, Sequence
 
     from rbim._support.asgi import Receive, Scope, Send
-    from rbim.callbacks.inbox.protocols import Archive
-    from rbim.cli.callback.commands import ServeOptions
     from rbim.cli.callback.log import LineHandler
-    from rbim.cli.callback.page import CallbackPage
-    from rbim.config import Config
+    from rbim.cli.callback.options import ServeOptions
     from rbim.credentials import Credentials
     from rbim.observers import Observer
     from rbim.otel.observer import OtelObserver
@@ -88,10 +85,7 @@ def run(options: ServeOptions) -> int:
             " server cannot always be reached. Give the path of an overflow file, or use --mode high-guarantee",
             field="--spool",
         )
-    page = _page(options, sink, credentials, config) if options.page else None
     observers: list[Observer] = [] if otel is None else [otel]
-    if page is not None:
-        observers.append(page.deliveries.observe)
     receiver = Receiver(
         credentials=credentials,
         dialect=config.dialect,
@@ -104,8 +98,8 @@ def run(options: ServeOptions) -> int:
         observers=observers,
     )
     with receiver_log() as log:
-        app = _AtPath(options, receiver.asgi if page is None else page.deliveries.watched(receiver.asgi), forwarder, log)
-        return asyncio.run(_serve(options, receiver, forwarder, otel, page, _config(options, app), log))
+        app = _AtPath(options, receiver.asgi, forwarder, log)
+        return asyncio.run(_serve(options, receiver, forwarder, otel, _config(options, app), log))
 
 
 async def _serve(  # noqa: C901, PLR0913, PLR0917  # the parts that run() has made
@@ -113,7 +107,6 @@ async def _serve(  # noqa: C901, PLR0913, PLR0917  # the parts that run() has ma
     receiver: Receiver,
     forwarder: Forwarder | None,
     otel: OtelObserver | None,
-    page: CallbackPage | None,
     config: uvicorn.Config,
     log: LineHandler,
 ) -> int:
@@ -154,10 +147,7 @@ async def _serve(  # noqa: C901, PLR0913, PLR0917  # the parts that run() has ma
                 nullcontext() if forwarder is None else forwarder.transport,
                 receiver,
                 nullcontext() if otel is None else otel.observe_receiver(receiver),
-                nullcontext() if page is None else page.serving(url) as address,
             ):
-                if address is not None:
-                    log.log_text(f"page: {address}", CRITICAL)
                 sys.stdout.write(f"{url}\n")
                 sys.stdout.flush()
                 if options.printing:
@@ -172,23 +162,6 @@ async def _serve(  # noqa: C901, PLR0913, PLR0917  # the parts that run() has ma
             log.log_text(f"{options.inbox}: {error}", CRITICAL)
             return Exit.USAGE
     return code
-
-
-def _page(options: ServeOptions, sink: Archive, credentials: tuple[Credentials, ...], config: Config) -> CallbackPage:
-    from rbim.cli.callback.page import CallbackPage, PageFacts
-
-    by = (("print", options.printing), ("forward", options.forward_to is not None))
-    return CallbackPage(
-        facts=PageFacts(
-            inbox=shown_inbox(options.inbox),
-            kind="servers" if is_on_server(options.inbox) else "file",
-            mode=options.mode,
-            handling=tuple(name for name, given in by if given),
-        ),
-        archive=sink,
-        credentials=credentials,
-        policy=Policy.of(config.dialect),
-    )
 
 
 def _config(options: ServeOptions, app: _AtPath) -> uvicorn.Config:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from rbim.cli.callback.commands import WorkOptions
+    from rbim.cli.callback.options import WorkOptions
 
 __all__ = ["run"]
 

@@ -86,9 +86,6 @@ def begin(command: JobCommand) -> int:
         settings = {**pace, "chunk": command.chunk, "user_name": user_name, "dialect": config.dialect}
         journal = command.journal or journal_beside(command.file, command.verb)
         job = command.make(NoSender(), journal=journal, **settings)
-        command.result_flags.require_page()
-        if command.result_flags.page and command.dry_run:
-            raise InvalidRequest("--page: it shows a job that runs: leave out --dry-run", field="page")
         if command.check_groups and not command.dry_run:
             raise InvalidRequest("--check-groups: it is for a dry run: add --dry-run", field="check_groups")
         limits = Limits(concurrency=job.settings.concurrency, rates=shared)

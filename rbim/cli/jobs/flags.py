@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from attrs import frozen
 from cyclopts import Parameter
 
-from rbim.cli.extras import require
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -149,9 +148,6 @@ class ResultFlags:
         Print the report as one JSON object, and nothing else, on standard output.
     quiet
         Print no progress.
-    page
-        Show the job in a browser while it runs: charts, reasons and accounts. The address is printed on standard error; only
-        this machine and its holder can open it.
     not_done
         Write the rows that were not done, with the reason, to this file. It has the format of the input and can be used as
         input again. `rbim job report` writes other files, and a plot.
@@ -159,13 +155,7 @@ class ResultFlags:
 
     as_json: Annotated[bool, Parameter(name="--json", negative=(), show_default=False)] = False
     quiet: Flag = False
-    page: Flag = False
     not_done: Path | None = None
-
-    def require_page(self) -> None:
-        """Raise MissingExtra if a page is wanted and cannot be served."""
-        if self.page:
-            require("server", "uvicorn")
 
 
 JOB_FLAGS = {

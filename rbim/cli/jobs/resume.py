@@ -43,7 +43,6 @@ def continue_job(
     """Run the rest of the job and return the exit code; ``more`` are settings of the job, None for those not given."""
     command = f"rbim job {verb}"
     dialect = None
-    result_flags.require_page()
     try:
         stored = open_job(NoSender(), journal)
         config = configuration()
@@ -69,10 +68,7 @@ def continue_job(
         flags=result_flags,
         files=files,
     )
-    try:
-        return execute(job_run)
-    except InvalidRequest as error:  # the page cannot be started
-        return report_error(error, command)
+    return execute(job_run)
 
 
 def retried(job: Job[Any], states: Collection[str], reasons: Sequence[str], groups: Sequence[str]) -> Run:

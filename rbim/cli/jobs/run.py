@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from stat import S_ISCHR
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 from attrs import define
@@ -22,14 +22,13 @@ from rbim.bulk.report.text import report_text
 from rbim.bulk.run import ANOTHER_JOB
 from rbim.cli.command_lines import command_line, quoted_words
 from rbim.cli.errors import print_error, report_bug, report_error
-from rbim.cli.exit_codes import Exit, JobExit
+from rbim.cli.exit_codes import JobExit
 from rbim.cli.folding import fold_for
 from rbim.cli.global_flags import given_flags
 from rbim.cli.jobs.journal_errors import with_flags
-from rbim.cli.jobs.page.command import JobPage
 from rbim.cli.jobs.progress import ProgressDisplay
 from rbim.cli.json_output import show_json
-from rbim.cli.printable import printable, visible
+from rbim.cli.printable import visible
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
 
 if TYPE_CHECKING:
@@ -96,23 +95,10 @@ class JobRun(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """A message at the end of a command, and the command to copy, if there is one.
-
-    The others are the parts of the text, for the page, which has words of its own: the kind (``resume``, ``retry``, ``list``
-    or ``nothing``), the reason of an early end and its cause, and the accounts that are left.
-    """
+    """A message at the end of a command, and the command to copy, if there is one."""
 
     text: str
     command: str = ""
-    kind: str = ""
-    left: tuple[tuple[int, str], ...] = ()
-    reason: str = ""
-    cause: str = ""
-
-    def document(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        left = {name: count for count, name in self.left}
-        return {**self._asdict(), "text": printable(self.text), "cause": printable(self.cause), "left": left}
 
 
 @define(eq=False)
@@ -128,26 +114,20 @@ def execute(job_run: JobRun) -> int:
     if not job_run.flags.quiet:
         sys.stderr.write(f"journal: {visible(str(job_run.journal))}\n")
         sys.stderr.flush()
-    with ExitStack() as stack:
-        page: JobPage | None = None
-        if job_run.flags.page:
-            page = stack.enter_context(JobPage(job_run.journal, job_run.command))
-            sys.stderr.write(f"page: {page.url}\n")
-            sys.stderr.flush()
-        code = _run_and_finish(job_run, page)
+    code = _run_and_finish(job_run)
     return code if job_run.rows is None else job_run.rows.leave(code)
 
 
-def _run_and_finish(job_run: JobRun, page: JobPage | None) -> int:
+def _run_and_finish(job_run: JobRun) -> int:
     result = _RunResult()
     try:
-        anyio.run(_run, job_run, result, page)
+        anyio.run(_run, job_run, result)
     except KeyboardInterrupt:  # only without a receiver of signals
         pass
     except Exception as error:
         result.error = error
     try:
-        return _finish(job_run, result, page)
+        return _finish(job_run, result)
     except KeyboardInterrupt:
         print_error("interrupted. To resume, if accounts are left:", _continued("resume", job_run.journal))
         return JobExit.INTERRUPTED
@@ -156,7 +136,7 @@ def _run_and_finish(job_run: JobRun, page: JobPage | None) -> int:
 # ------------------------------------------------------------------------------ the run
 
 
-async def _run(job_run: JobRun, result: _RunResult, page: JobPage | None) -> None:
+async def _run(job_run: JobRun, result: _RunResult) -> None:
     result.run = run = job_run.begin()  # an error of it must not become one of a group
     tasks = anyio.create_task_group()
     failures = TaskErrors(tasks)
@@ -167,8 +147,6 @@ async def _run(job_run: JobRun, result: _RunResult, page: JobPage | None) -> Non
                 async with job_run.client, run:
                     async for snapshot in run:
                         progress.update(snapshot)
-                        if page is not None:
-                            page.update(snapshot)
             tasks.cancel_scope.cancel()
     if failures.errors:
         failures.raise_first()
@@ -215,7 +193,7 @@ def _leave_terminal() -> None:
 # ------------------------------------------------------------------------------ its end
 
 
-def _finish(job_run: JobRun, result: _RunResult, page: JobPage | None) -> int:
+def _finish(job_run: JobRun, result: _RunResult) -> int:
     if isinstance(result.error, InvalidRequest):
         error = with_flags(result.error, job_run.journal, job_run.dialect)
         if error.field == ANOTHER_JOB:
@@ -228,18 +206,14 @@ def _finish(job_run: JobRun, result: _RunResult, page: JobPage | None) -> int:
             error.add_note("The journal stands beside the input; --journal PATH names another place.")
         if error.field in INPUT_ERRORS and (report := _read(job_run.journal)) is not None and report.state == "loading":
             error.add_note(NO_JOB.format(journal=job_run.journal))
-        usage = report_error(error, job_run.command)
-        _show_end(page, usage, None, [_Step(error.message)])
-        return usage
+        return report_error(error, job_run.command)
     _print_failure(job_run, result)
     report = _read(job_run.journal)
     code = _code(result, report)
     steps = _next_steps(job_run, result, report)
     if report is None:
         _print_steps(steps)
-        code = JobExit.GAVE_UP if result.run is not None and result.run.began else code
-        _show_end(page, code, None, steps)
-        return code
+        return JobExit.GAVE_UP if result.run is not None and result.run.began else code
     writing: tuple[Callable[[], None], ...] = (
         lambda: _print_report(job_run, report),
         lambda: _print_steps(steps),
@@ -251,18 +225,7 @@ def _finish(job_run: JobRun, result: _RunResult, page: JobPage | None) -> int:
         except InvalidRequest as failed:  # a file that cannot be written
             print_error(failed.message)
             code = min(code, JobExit.USAGE, key=list(JobExit).index)
-    if result.error is not None:
-        steps.insert(0, _Step(str(result.error)))
-    _show_end(page, code, report, steps)
     return code
-
-
-def _show_end(page: JobPage | None, code: Exit | JobExit, report: Report | None, steps: list[_Step]) -> None:
-    """Show the end of the command on its page, if it has one."""
-    if page is None:
-        return
-    found = None if report is None else {"done_word": report.done_word, **report.to_dict()}
-    page.end({"code": int(code), "meaning": code.meaning, "steps": [step.document() for step in steps], "report": found})
 
 
 def _print_failure(job_run: JobRun, result: _RunResult) -> None:
@@ -331,7 +294,7 @@ def _next_steps(job_run: JobRun, result: _RunResult, report: Report | None) -> l
         state = "cannot be read any more" if journal.exists() else "was deleted during the run"
         return [_Step(f"{journal}: the journal {state}: there is no record of what was sent")]
     if report is None or report.state == "loading":
-        return [_Step("nothing was sent: run the same command again", kind="nothing")]
+        return [_Step("nothing was sent: run the same command again")]
     accounts = report.accounts
     if not report.complete:
         reason = _stop_reason(result)
@@ -339,12 +302,12 @@ def _next_steps(job_run: JobRun, result: _RunResult, report: Report | None) -> l
         cause = result.run.snapshot.cause if result.run is not None and reason in WITH_CAUSE else ""
         said = f"{STOP_REASONS.get(reason, reason)}{f': {cause}' if cause else ''}"
         text = f"{said}; accounts left: {_counted(*left)}. To resume:"
-        return [_Step(text, _continued("resume", journal), "resume", left, reason, cause)]
+        return [_Step(text, _continued("resume", journal))]
     steps: list[_Step] = []
     refused, again = (accounts.refused, "refused"), ((accounts.failed, "failed"), (accounts.unknown, "unknown"))
     if accounts.failed or accounts.unknown:
         text = f"accounts left: {_counted(*again)}. To send them again:"
-        steps.append(_Step(text, _continued("retry", journal), "retry", again))
+        steps.append(_Step(text, _continued("retry", journal)))
     if (accounts.refused or accounts.failed or accounts.unknown) and not job_run.files.has_rows:
         kind = report.source.get("format", {}).get("kind")
         usual = SUFFIXES.get(kind, ("",))
@@ -352,7 +315,7 @@ def _next_steps(job_run: JobRun, result: _RunResult, report: Report | None) -> l
         suffix = suffix if suffix.lower() in usual else usual[0]  # what is left of a workbook is CSV
         rest = journal.with_name(f"{journal.name.removesuffix('.journal')}.not-done{suffix}")
         text = f"not done: {_counted(refused, *again)}. To list them with the reasons:"
-        steps.append(_Step(text, command_line("job", "report", journal, "--not-done", rest), "list", (refused, *again)))
+        steps.append(_Step(text, command_line("job", "report", journal, "--not-done", rest)))
     return steps
 
 

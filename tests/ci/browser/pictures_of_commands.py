@@ -1,24 +1,23 @@
-"""The pictures of the pages of commands: a job that a platform throttles, and a receiver with deliveries of all kinds.
+"""The pictures of ``rbim page``: a job that a platform throttles, and an inbox with dead letters.
 
 The commands run in processes of their own, so their figures differ each time.
 """
 
-import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from datetime import UTC, datetime
+import os
+import subprocess
+import sys
+from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import anyio
-import httpx
 
-from helpers.callback_process import MINE, event
 from helpers.job_commands import CREDENTIALS, write_csv
-from helpers.page_callbacks import filled, serving_page
+from helpers.page_client import showing
+from helpers.page_inbox import filled
 from helpers_ci import browser as chromium
-from helpers_ci.page_jobs import running
 from rbim import AsyncClient, GroupType
-from rbim.callbacks.signature import sign
 from rbim.emulator import Emulator
 from rbim.emulator.faults import Code, Fault, Latency, Throttle
 from rbim.emulator.server.server import serve
@@ -26,12 +25,13 @@ from rbim.emulator.server.server import serve
 from .pictures import HEIGHT, SETTLED, Shot, small
 
 ROWS, GROUPS = 24_000, 12
-SECONDS = 14  # from the start of a command until its pictures
+SECONDS = 14  # from the start of the job until its pictures
 ERRORS = ["ValueError: unknown city: 上海市", *["app.errors.OrderError: no connection to orders"] * 4]
+INVITE = [sys.executable, "-X", "utf8", "-c", "from rbim.cli import main; main()", "invite"]
 
 
 async def job_pages(browser, folder, names):
-    """Take pictures of the page of ``rbim invite``: some accounts and one group are refused, and the platform throttles."""
+    """Take pictures of the page of a job: some accounts and one group are refused, and the platform throttles."""
     emulator = Emulator(credentials=CREDENTIALS)
     for number in range(60):
         emulator.never_logged_in(f"guest{number:04}")
@@ -44,113 +44,49 @@ async def job_pages(browser, folder, names):
             Fault(effect=Code("980015", "content is rejected"), operation="InviteJoinGroup", match={"group_id": groups[3]}),
             Fault(effect=Throttle(90, retry_after=1), operation="InviteJoinGroup"),
         )
+        rows = [(groups[n % GROUPS], f"guest{n // 41 % 60:04}" if n % 41 == 0 else f"1380013{n:05}") for n in range(ROWS)]
         with TemporaryDirectory() as temporary:
-            rows = [
-                (groups[n % GROUPS], f"guest{n // 41 % 60:04}" if n % 41 == 0 else f"1380013{n:05}") for n in range(ROWS)
-            ]
             source = write_csv(f"{temporary}/members.csv", [*rows, ("", "")])
-            flags = {"base-url": server.url}
+            words = [*INVITE, source, "--chunk", "10", "--concurrency", "40", "--base-url", server.url, "--quiet"]
             variables = {"RBIM_APP_ID": "app", "RBIM_APP_TOKEN": "the-token", "RBIM_USER_NAME": "admin"}
-            words = (
-                "invite",
-                source,
-                "--chunk",
-                "10",
-                "--concurrency",
-                "40",
-                *(f"--{name}={each}" for name, each in flags.items()),
-            )
-            async with AsyncExitStack() as stack:
-                found = await in_thread(stack, running(*words, **variables))
-                async for path in shots(browser, folder, JOB, names, found.page.address):
+            command = subprocess.Popen(words, env=os.environ | variables, stdout=subprocess.DEVNULL)
+            try:
+                await anyio.sleep(SECONDS)
+                async for path in shots(browser, folder, JOB, names, f"{source}.invite.journal"):
                     yield path
+            finally:
+                command.kill()
 
 
-async def callback_pages(browser, folder, names):
-    """Take pictures of the page of ``rbim callback serve``: one in nine events fails, some deliveries are refused."""
-    answered = 0
-
-    async def application(reader, writer):
-        nonlocal answered
-        answered += 1
-        with suppress(asyncio.IncompleteReadError):
-            await reader.readuntil(b"}")
-        writer.write(
-            b"HTTP/1.1 %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-            % (b"500 No" if answered % 9 == 0 else b"200 OK")
-        )
-        writer.close()
-
+async def inbox_pages(browser, folder, names):
+    """Take pictures of the page of an inbox."""
     with TemporaryDirectory() as temporary:
-        await filled(f"{temporary}/events.db", ERRORS, 1)
-        handler = await asyncio.start_server(application, "127.0.0.1", 0)
-        target = f"http://127.0.0.1:{handler.sockets[0].getsockname()[1]}/"
-        async with AsyncExitStack() as stack:
-            process, page = await in_thread(stack, serving_page(f"{temporary}/events.db", "--forward-to", target))
-            sending = asyncio.create_task(deliver(process.url))
-            stack.callback(sending.cancel)
-            async for path in shots(browser, folder, CALLBACK, names, page.address):
-                yield path
-        handler.close()
-
-
-async def deliver(url):
-    """Send deliveries until it is cancelled: some are signed wrongly, or changed on their way."""
-    kinds = ("TEXT", "PICTURE", "TEAM_JOIN", "TEXT", "TEAM_KICK")
-    async with httpx.AsyncClient(trust_env=False) as sender:
-        for number in range(1_000_000):
-            body = event(msgId=f"m{number}", to=f"g8000004983729{number % 8}", msgType=kinds[number % len(kinds)])
-            headers = sign(body, credentials=MINE, now=datetime.now(UTC))
-            if number % 11 == 0:
-                headers["MD5"], headers["CheckSum"] = headers["CheckSum"], headers["MD5"]
-            elif number % 17 == 0:
-                body += b"\n"
-            await sender.post(url, content=body, headers=headers)
-            await asyncio.sleep(0.03 + 0.05 * (number % 7 == 0))
-
-
-async def in_thread(stack, blocking):
-    """Enter a context manager that blocks, and leave it with the stack."""
-    entered = await anyio.to_thread.run_sync(blocking.__enter__)
-    stack.push_async_callback(partial(anyio.to_thread.run_sync, blocking.__exit__, None, None, None))
-    return entered
-
-
-async def shots(browser, folder, known, names, address):
-    """Open a window for each picture, and take all of them after a while."""
-    async with AsyncExitStack() as stack:
-        pages = {name: await stack.enter_async_context(opened(browser, address, known[name])) for name in names}
-        await anyio.sleep(SECONDS)
-        for name, page in pages.items():
-            if known[name].view:
-                await page.locator(f"#tab-{known[name].view}").click()
-        await anyio.sleep(4 * SETTLED)
-        for name, page in pages.items():
-            path = folder / f"{name}.png"
-            path.write_bytes(small(await page.screenshot()))
+        inbox = Path(temporary, "events.db")
+        await filled(inbox, *ERRORS, quarantined=1, handled=400, waiting=12)
+        async for path in shots(browser, folder, INBOX, names, inbox):
             yield path
 
 
-@asynccontextmanager
-async def opened(browser, address, shot):
-    size = {"width": shot.width, "height": HEIGHT}
-    context = await browser.new_context(viewport=size, color_scheme=shot.theme, locale=shot.language)
-    try:
-        page = await context.new_page()
-        await page.goto(address)
-        yield page
-    finally:
-        await context.close()
+async def shots(browser, folder, known, names, file):
+    """Open a window on the page of a file for each picture, and take all of them."""
+    async with AsyncExitStack() as stack:
+        showed = showing(file)
+        page = await anyio.to_thread.run_sync(showed.__enter__)
+        stack.push_async_callback(partial(anyio.to_thread.run_sync, showed.__exit__, None, None, None))
+        for name in names:
+            shot = known[name]
+            look = {"width": shot.width, "height": HEIGHT, "theme": shot.theme, "language": shot.language}
+            async with chromium.opened(browser, page.address, **look) as window:
+                await anyio.sleep(4 * SETTLED)
+                await window.show(shot.view)
+                await anyio.sleep(4 * SETTLED)
+                path = folder / f"{name}.png"
+                path.write_bytes(small(await window.screenshot()))
+                yield path
 
 
-def views(name, *tabs):
-    """Return the four pictures of a page: the tabs that are open, wide in both themes and narrow in both."""
-    narrow = {"width": chromium.NARROW, "language": "zh-CN"}
-    looks = {"light": {}, "dark": {"theme": "dark"}, "narrow-light": narrow, "narrow-dark": {**narrow, "theme": "dark"}}
-    return {f"{name}-page-{look}": Shot(view=tab, **how) for (look, how), tab in zip(looks.items(), tabs, strict=True)}
-
-
-JOB = views("job", "", "reasons", "", "accounts")
-CALLBACK = views("callback", "", "dead", "", "dead")
-PICTURES = dict.fromkeys(JOB, job_pages) | dict.fromkeys(CALLBACK, callback_pages)
+CHINESE = {"width": chromium.NARROW, "language": "zh-CN", "theme": "dark"}
+JOB = {"job-page-light": Shot(view="overview"), "job-page-narrow-dark": Shot(view="accounts", **CHINESE)}
+INBOX = {"inbox-page-light": Shot(view="events"), "inbox-page-narrow-dark": Shot(view="dead", **CHINESE)}
+PICTURES = dict.fromkeys(JOB, job_pages) | dict.fromkeys(INBOX, inbox_pages)
 """The function that takes each picture, by the name of its file without ``.png``."""

@@ -281,7 +281,7 @@ def test_calls_and_callbacks_on_one_machine(tmp_path):
     assert re.search(r"^count +2 *$", done.stdout, re.MULTILINE), done.stdout
     shown = json.loads((tmp_path / "messages.json").read_text(encoding="utf-8"))["messages"]
     (said,) = [message for message in shown if message["event"].get("body") == "加入"]
-    assert [attempt["ok"] for attempt in said["attempts"]] == [True]
+    assert [attempt["status"] for attempt in said["attempts"]] == [200], said
 
 
 def test_django_calls(platform, group, tmp_path):

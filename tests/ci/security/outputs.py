@@ -18,13 +18,11 @@ from functools import partial
 from itertools import product
 
 import attrs
-import httpx
 from security.world import APP_ID, CREDENTIALS, SECRETS, all_logs, command, environment, process, shown
 
-from helpers.page_callbacks import serving_page
+from helpers.page_client import showing
 from helpers.paths import TESTS
 from helpers.telemetry import Telemetry
-from helpers_ci.page_jobs import running
 from rbim import AsyncClient, GroupType, LoggingObserver, Request, Retry, errors
 from rbim.bulk.job import InviteJob
 from rbim.callbacks import Receiver, delivery_of, sign
@@ -203,58 +201,43 @@ def _serve(world):
             yield file.read_bytes()
 
 
-# ------------------------------------------------------------------------------ pages of commands
+# ------------------------------------------------------------------------------ pages of files
 
 
-FILES = ("/", "/static/parts/access.js", "/missing")
-OF_A_JOB = ("/accounts", "/accounts?state=failed", "/accounts?after=x")
-OF_A_RECEIVER = (
-    *(f"/{path}?kind={kind}" for path in ("letters", "reasons") for kind in ("dead", "quarantine", "none")),
-    *(f"/letter?number={number}" for number in (1, 2, 99)),
-    *(f"/refused?number={number}" for number in (1, 2, 3)),
+OF_A_JOB = ("/state", "/accounts", "/accounts?state=failed", "/accounts?after=x", "/download", "/download?not_done=")
+OF_AN_INBOX = (
+    "/state",
+    *(f"/{path}?state={state}" for path in ("events", "reasons") for state in ("dead", "quarantined", "none")),
+    *(f"/event?number={number}" for number in (1, 2, 99)),
 )
 
 
-def _asked(page, paths):
-    """Yield the answers of a page; a job that failed at once is over sooner, with its page."""
-    for path in (*FILES, *paths):
-        with suppress(httpx.TransportError):
+def _asked(file, paths):
+    """Yield every answer of a file's page, and what its command prints."""
+    with showing(file, "--debug") as page:
+        for path in ("/", "/missing", *paths):
             answer = page.get(path)
             yield answer.text + str(answer.headers)
+        for number in (1, 99):
+            yield page.post("/requeue", state="dead", number=number).text
+        page.popen.terminate()
+        yield from page.popen.communicate()
 
 
-@output()
-def _page_of_a_job(world):
-    """Every answer while the job runs, and every event until its end."""
+@output("page")
+def _pages(world):
+    """The pages of jobs, and of an inbox with dead letters and events in quarantine."""
     for name, values in world.environments():
-        if name not in OF_JOBS:
-            continue
-        source = world.path("members.csv")
-        source.write_text(ROWS)
-        slowly = ("--chunk", "1", "--rate", "4/s", *PATIENCE)
-        with environment(values), running("invite", source, *slowly) as job, job.page.events() as events:
-            yield json.dumps(next(events))
-            yield from _asked(job.page, OF_A_JOB)
-            with suppress(httpx.TransportError):
-                yield job.page.client.get(job.page.post("/download").json()["path"]).text
-            yield from map(json.dumps, events)
-            yield from job.ended()[1:]
-
-
-@output()
-def _page_of_a_receiver(world):
-    """Every answer, and every event, with refused deliveries, dead letters and events in quarantine."""
+        if name in OF_JOBS:
+            source = world.path("members.csv")
+            source.write_text(ROWS)
+            with environment(values):
+                command("invite", source, *PATIENCE)
+                yield from _asked(source.with_name("members.csv.invite.journal"), OF_A_JOB)
     inbox = world.path("shown.db")
     asyncio.run(_inbox(inbox))
-    with serving_page(inbox, "--print", "--debug", **world.environment) as (process, page), page.events() as events:
-        yield json.dumps(next(events))
-        _deliver(process.url)
-        yield from _asked(page, OF_A_RECEIVER)
-        yield page.post("/requeue", kind="quarantine", reason="none").text
-        yield page.post("/requeue", kind="dead", number=99).text
-        _, out, err = process.stop()
-        yield from map(json.dumps, events)
-    yield out + err
+    with environment(world.environment):
+        yield from _asked(inbox, OF_AN_INBOX)
 
 
 @output("callback work")

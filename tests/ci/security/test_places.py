@@ -11,7 +11,9 @@ import tempfile
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
+import anyio
 import pytest
 
 from helpers.callback_process import serving
@@ -21,9 +23,9 @@ from helpers.paths import PACKAGE, TESTS
 from helpers.rawclient import JSON, ask, http, signed
 from rbim.callbacks import SqliteInbox
 from rbim.cli.exit_codes import Exit
-from rbim.cli.page.server import LocalPageServer
 from rbim.emulator import Emulator
 from rbim.emulator.server.server import serve
+from rbim.page.server import FilePage, serve_page
 
 CHROMIUM = TESTS / "ci" / "emulator" / "chromium.jsonl"
 
@@ -62,11 +64,11 @@ def test_files_are_written_and_ports_opened_in_these_modules_alone():
     """
     ours = {"_support/private_files.py", "bulk/journal/lock.py", "bulk/report/plot.py"}
     ours |= {"cli/emulator.py", "cli/jobs/files.py", "storage/sqlite.py"}
-    nameless = {"cli/jobs/page/process.py"}
+    nameless = {"page/journal.py"}
     in_folder = {"bulk/job.py", *(f"testing/conformance/{name}.py" for name in ("pending", "requests", "tls"))}
     assert modules_that_call(WRITES) == ours | nameless | in_folder
     assert modules_that_call((), opens=("w", "wb", "a", "ab", "r+", "x")) == {"cli/entry_point.py"}  # the null device
-    ports = {"_support/sockets.py", "emulator/server/server.py", "cli/page/server.py"}
+    ports = {"_support/sockets.py", "emulator/server/server.py"}
     arguments = {"callbacks/worker/router.py", "cli/operations.py"}  # they bind those of a signature
     found = {name for name in modules_that_call(LISTENS) if not name.startswith("testing/")}
     assert found == ports | arguments
@@ -162,9 +164,15 @@ def test_what_a_command_serves_is_bound_to_the_loopback_unless_told_otherwise():
     assert inspect.signature(serve).parameters["host"].default == "127.0.0.1"
 
 
-async def test_the_page_of_a_command_is_bound_to_the_loopback():
-    async with LocalPageServer(None) as server:
+async def test_the_page_of_a_file_is_bound_to_the_loopback():
+    addresses = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve_page, FilePage("inbox", {}), 0, addresses.append)
+        while not addresses:
+            await anyio.sleep(0.01)
+        port = urlsplit(addresses[0]).port
         with pytest.raises(OSError, match=r"refused|Connect call failed"):  # no other address of this machine
-            await asyncio.open_connection("127.0.0.2", server.port)
-        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            await asyncio.open_connection("127.0.0.2", port)
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.close()
+        tasks.cancel_scope.cancel()

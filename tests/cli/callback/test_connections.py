@@ -24,7 +24,7 @@ from rbim._support.sockets import bound_to
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.signature import sign
 from rbim.cli import Exit
-from rbim.cli.callback.commands import ServeOptions
+from rbim.cli.callback.options import ServeOptions
 from rbim.cli.callback.serve import OTHER_FILES, _allowed, _config, _Server
 
 # ------------------------------------------------------------------------------------------------------------ connections

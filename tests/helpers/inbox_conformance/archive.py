@@ -49,6 +49,23 @@ async def _(bench):
         same((await archive.counts()).done, int(bench.subject.keeps), "the handled events")
 
 
+@CASES.add("archive: the newest events of every state, and when they came", "archive")
+async def _(bench):
+    unreadable = delivery_of(b"no JSON", app_id="app", received=AT)
+    async with bench.open(*(delivery(n) for n in range(3)), unreadable) as (inbox, backlog):
+        archive = bench.archive(inbox)
+        await _bury(bench, backlog, 1)
+        found = await archive.newest()
+        same([each.state for each in found], ["quarantined", "waiting", "waiting", "dead"], "the states, the newest first")
+        same([each.number for each in found], sorted((each.number for each in found), reverse=True), "the order")
+        same(found[0].body, b"no JSON", "the body of the newest")
+        check(found[0].error and found[-1].error and not found[1].error, "the errors of failed events alone")
+        same(await archive.newest(2), found[:2], "at most two")
+        same(await archive.newest(before=found[1].number), found[2:], "those before the second one")
+        same(await archive.newest(state="waiting"), found[1:3], "those that wait")
+        same(await archive.received(), [(each.received.timestamp(), each.state) for each in found], "when they came")
+
+
 @CASES.add("archive: the lag is the age of the oldest event that waits", "archive")
 async def _(bench):
     early = AT - timedelta(seconds=100)

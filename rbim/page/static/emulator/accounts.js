@@ -3,12 +3,13 @@
 import {form} from "../parts/form.js";
 import {h, shown} from "../parts/dom.js";
 import {notify} from "../parts/notice.js";
-import {ask} from "../parts/request.js";
+import {ask, segment} from "../parts/request.js";
 import {dataTable} from "../parts/table.js";
 
 export function accountsView(page) {
     const {t, number} = page;
-    const count = h("p", {class: "muted"});
+    const search = h("input", {type: "search", placeholder: t("search accounts"), "aria-label": t("search accounts")});
+    const count = h("span", {class: "muted"});
     const logIn = async account => {
         await page.act("POST", "logins", {account});
         notify(t("logged in now", {account}));
@@ -29,19 +30,23 @@ export function accountsView(page) {
         action: t("log in"),
         submit: ({account}) => logIn(account),
     });
-    return {
+    search.addEventListener("input", () => view.refresh());
+    const view = {
         element: h(
             "section",
             {class: "split"},
-            h("div", {class: "stack"}, count, table.element),
+            h("div", {class: "stack"}, h("div", {class: "toolbar card"}, search, count), table.element),
             h("div", {class: "card"}, h("h2", {}, t("first login")), login1),
         ),
         async refresh() {
-            const {total, accounts} = await ask("GET", "accounts");
+            const wanted = search.value.trim();
+            const {total, accounts} = await ask("GET", wanted === "" ? "accounts" : `accounts/with/${segment(wanted)}`);
+            if (search.value.trim() !== wanted) return;
             table.show(accounts);
             count.textContent = t("shown", {shown: number(accounts.length), all: number(total)});
         },
     };
+    return view;
 }
 
 function login(page, each) {

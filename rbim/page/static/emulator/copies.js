@@ -3,7 +3,7 @@
 import {openDialog} from "../parts/dialog.js";
 import {fill, h, shown} from "../parts/dom.js";
 import {form} from "../parts/form.js";
-import {notify} from "../parts/notice.js";
+import {notify, warn} from "../parts/notice.js";
 import {ask} from "../parts/request.js";
 import {dataTable} from "../parts/table.js";
 import {pretty} from "./requests.js";
@@ -13,6 +13,8 @@ const NOTICES = [
     "TEAM_INVITE_ACCEPT", "TEAM_APPLY_REJECT", "TEAM_INVITE_REJECT", "TEAM_UPDATE", "TEAM_MEMBER_UPDATE", "TEAM_ADD_ADMIN",
     "TEAM_ROLE_UPDATE",
 ];
+
+const SOON = 1500; // milliseconds after which the first attempt is looked at
 
 export function copiesView(page) {
     const {t, number, duration} = page;
@@ -62,7 +64,7 @@ function targetCard(page) {
     const set = form({
         label: t("target of copies"),
         fields: [
-            {name: "url", label: t("address of receiver"), required: true, type: "url", value: "http://127.0.0.1:8080/callback", class: "wide"},
+            {name: "url", label: t("address of receiver"), required: true, type: "url", value: "http://127.0.0.1:8000/", class: "wide"},
             {name: "mode", label: t("mode"), type: "select", options: [["normal", t("mode normal")], ["high-guarantee", t("mode high")]]},
         ],
         action: t("copy to it"),
@@ -96,6 +98,13 @@ function messageCard(page) {
     const sent = async (path, body) => {
         const {message_id: id} = await page.act("POST", path, body);
         notify(t(page.levels?.copied ? "message sent" : "message sent, no copy", {id}));
+        if (page.levels?.copied) setTimeout(() => lookAt(id), SOON);
+    };
+    /** Say it if the first attempt to deliver the copy of a message has failed. */
+    const lookAt = async id => {
+        const {messages} = (await page.press("GET", "messages")) ?? {messages: []};
+        const first = messages.find(each => each.message_id === id)?.attempts.at(0);
+        if (first && first.status !== 200) warn(t("copy refused", {id, answer: first.status === null ? first.reason : `HTTP ${first.status}`}));
     };
     const several = text => text.split(/[\s,，]+/u).filter(each => each !== "");
     const forms = {

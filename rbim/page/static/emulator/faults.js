@@ -49,6 +49,7 @@ export function faultsView(page) {
         element: h("section", {class: "stack"}, h("div", {class: "cards wide"}, requests.element, h("div", {class: "stack"}, copies.element, outage.element))),
         refresh: () => Promise.all([requests.refresh(), copies.refresh()]),
         onLevels: outage.onLevels,
+        onLost: () => outage.onLevels({listening: null}),
     };
 }
 
@@ -112,7 +113,7 @@ function planCard(page, {path, title, ready, operations, example}) {
 
 function effectText(fault) {
     const {effect: {kind, ...fields}, ...selection} = fault;
-    const text = values => Object.entries(values).filter(([, value]) => value !== null && value !== "").map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ");
+    const text = values => Object.entries(values).filter(([, value]) => value !== null && value !== "").map(([name, value]) => `${name === kind ? "" : `${name} `}${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ");
     return [h("strong", {}, kind), " ", shown(text(fields), {most: 120}), h("span", {class: "hint"}, shown(text(selection), {most: 200}))];
 }
 
@@ -135,7 +136,7 @@ function outageCard(page) {
         element: h("div", {class: "card", id: "card-outage"}, h("header", {}, h("h2", {}, t("outage")), state), h("p", {class: "muted"}, t("outage hint")), begin),
         onLevels({listening}) {
             state.className = listening ? "pill good" : "pill bad";
-            state.textContent = t(listening ? "port open" : "port closed");
+            state.textContent = t(listening === null ? "port away" : listening ? "port open" : "port closed");
         },
     };
 }

@@ -4,7 +4,7 @@ import {openDialog} from "../parts/dialog.js";
 import {fill, h, shown} from "../parts/dom.js";
 import {facts} from "../parts/facts.js";
 import {notify} from "../parts/notice.js";
-import {ask} from "../parts/request.js";
+import {ask, segment} from "../parts/request.js";
 import {dataTable} from "../parts/table.js";
 
 const MEMBERS = 200; // shown of a group
@@ -41,9 +41,6 @@ export function groupsView(page) {
     };
     return view;
 }
-
-/** A text as a segment of a path. Of a dot or two a browser would make another path; the server ignores the space. */
-const segment = text => encodeURIComponent(/^\.\.?$/u.test(text) ? `${text} ` : text);
 
 function waitingTags({t, number}, group) {
     return h(

@@ -149,6 +149,7 @@ function onState(now) {
         state.textContent = text;
     }
     if (now === "open" && connection !== "open") learnTime();
+    if (now === "lost") views.faults.onLost();
     connection = now;
     showOutage();
 }

@@ -57,7 +57,7 @@ function stateCard(page) {
     const {t} = page;
     const save = async () => {
         try {
-            download("emulator-state.json", JSON.stringify(await ask("GET", "state"), null, 1));
+            download("emulator-state.json", new Blob([JSON.stringify(await ask("GET", "state"), null, 1)], {type: "application/json"}));
         } catch (error) {
             warn(error.message || t("unreachable"));
         }

@@ -5,12 +5,12 @@
 //   rate.set([[12], [14]]);   // all moments at once, spread over the whole width; null: no value
 //   rate.element
 //
-//   const charts = runCharts([{label, series, moments: points => points.map(each => [each.sent])}], number);
-//   charts.element; watch({streams: {points: charts.stream}})     several, side by side, of all points of a stream
+//   const all = charts([{label, series, moments: points => points.map(each => [each.sent])}], number);
+//   all.element; all.draw(points, ["0 s", "12 s"])     several, side by side, with the ends of their time axis
 //
 // Screen readers get the label with the last values. The colours are those of the classes, in page.css.
 
-import {h, perFrame, svg} from "./dom.js";
+import {fill, h, perFrame, svg} from "./dom.js";
 
 const WIDTH = 600;
 const HEIGHT = 120;
@@ -34,7 +34,8 @@ export function chart({label, series, points = 120, number}) {
         {class: "legend"},
         series.map(each => h("li", {class: each.class}, h("span", {class: "swatch", "aria-hidden": "true"}), each.name, " ", h("output"))),
     );
-    const element = h("figure", {class: "chart"}, h("figcaption", {}, label, legend), h("div", {class: "plot"}, picture, top));
+    const ends = h("div", {class: "ends", "aria-hidden": "true"});
+    const element = h("figure", {class: "chart"}, h("figcaption", {}, label, legend), h("div", {class: "plot"}, top, picture, ends));
     const draw = perFrame(render);
 
     function render() {
@@ -65,8 +66,10 @@ export function chart({label, series, points = 120, number}) {
     draw();
     return {
         element,
-        set(moments) {
+        set(given, [from, until]) {
+            const moments = given.length === 1 ? [given[0], given[0]] : given;
             width = Math.max(2, moments.length);
+            fill(ends, h("span", {}, from), h("span", {}, until));
             values.forEach((_, at) => (values[at] = moments.map(moment => moment[at])));
             draw();
         },
@@ -80,18 +83,11 @@ export function chart({label, series, points = 120, number}) {
     };
 }
 
-export function runCharts(charts, number) {
-    const made = charts.map(each => chart({...each, number}));
-    let points = [];
+export function charts(wanted, number) {
+    const made = wanted.map(each => chart({...each, number}));
     return {
-        element: h("div", {class: "cards charts"}, made.map(each => h("section", {class: "card"}, each.element))),
-        stream: {
-            onStart: () => (points = []),
-            onItems: items => {
-                points.push(...items);
-                if (items.length > 0) made.forEach((each, at) => each.set(charts[at].moments(points)));
-            },
-        },
+        element: h("div", {class: "cards wide charts"}, made.map(each => h("section", {class: "card"}, each.element))),
+        draw: (points, ends) => made.forEach((each, at) => each.set(wanted[at].moments(points), ends)),
     };
 }
 

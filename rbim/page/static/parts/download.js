@@ -1,14 +1,13 @@
-// A text as a file of the person who looks at the page, and a file of theirs as a text.
+// A file for the person who looks at the page, and a file of theirs as a text.
 //
-//   download("state.json", JSON.stringify(state));
+//   download("state.json", new Blob([JSON.stringify(state)], {type: "application/json"}));
 //   const text = await chosenFile(".json");     // null if no file was chosen
 
 import {h} from "./dom.js";
 
-export function download(name, text, type = "application/json") {
-    const address = URL.createObjectURL(new Blob([text], {type}));
-    const link = h("a", {href: address, download: name});
-    link.click();
+export function download(name, blob) {
+    const address = URL.createObjectURL(blob);
+    h("a", {href: address, download: name}).click();
     setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 

@@ -13,7 +13,7 @@
 // While it is paused, the rows stand still and new items are counted; none is lost that the list can hold.
 
 import {fill, h, perFrame} from "./dom.js";
-import {cells, table} from "./table.js";
+import {cells, opens, table} from "./table.js";
 
 const HELD = 1000;
 const ROWS = 100;
@@ -84,7 +84,7 @@ export function liveList({caption, empty, columns, key, text, open = null, t, nu
         for (const item of found) {
             const name = key(item);
             let row = rows.get(name);
-            if (row === undefined) rows.set(name, (row = made(item)));
+            if (row === undefined) rows.set(name, (row = opens(h("tr", {}, cells(drawn, item)), item, open)));
             const next = after === null ? body.firstChild : after.nextSibling;
             if (row !== next) body.insertBefore(row, next);
             after = row;
@@ -97,16 +97,6 @@ export function liveList({caption, empty, columns, key, text, open = null, t, nu
         count.textContent = parts.join(" · ");
         count.dataset.total = String(total);
         count.dataset.matches = String(matches);
-    }
-
-    function made(item) {
-        const row = h("tr", {class: open === null ? null : "opens"}, cells(drawn, item));
-        if (open !== null) {
-            row.addEventListener("click", event => {
-                if (event.target.closest("button, a") === null && String(getSelection()) === "") open(item);
-            });
-        }
-        return row;
     }
 
     return {

@@ -2,21 +2,21 @@
 //
 //   const list = pagedList({
 //       caption: "Accounts", empty: "None", begin: "Choose one", columns, toolbar: element, t,
-//       ask: async after => ({rows: [...], more: true}),   // the rows after this position; 0: from the beginning
-//       at: row => row.number,                             // the position of a row
-//       onRead: found => {},                               // after each part, with what ask returned
+//       ask: async after => ({rows: [...], more: true, at: 17}),   // the rows after a position; 0: from the beginning
+//       open: row => {},                                           // optional: the first cell becomes a button
 //   });
 //   await list.read()     from the beginning; of several readings at once, only the last one is shown
-//   list.element; list.more (the button); list.length(); list.reading()
+//   list.element; list.length(); list.reading()
 
 import {h} from "./dom.js";
 import {warn} from "./notice.js";
-import {cells, table} from "./table.js";
+import {cells, opens, table} from "./table.js";
 
-export function pagedList({caption, empty, begin = empty, columns, toolbar, ask, at, onRead = () => {}, t}) {
+export function pagedList({caption, empty, begin = empty, columns: [first, ...others], toolbar, ask, open = null, t}) {
     let last = 0;
     let asked = 0;
 
+    const columns = [open === null ? first : {...first, cell: row => h("button", {type: "button", class: "link", onclick: () => open(row)}, first.cell(row))}, ...others];
     const body = h("tbody");
     const rows = table({caption, columns, body});
     const none = h("div", {class: "empty"}, begin);
@@ -37,13 +37,12 @@ export function pagedList({caption, empty, begin = empty, columns, toolbar, ask,
             const found = await ask(after);
             if (turn !== asked) return;
             if (after === 0) body.replaceChildren();
-            body.append(...found.rows.map(row => h("tr", {}, cells(columns, row))));
-            last = found.rows.length > 0 ? at(found.rows.at(-1)) : last;
+            body.append(...found.rows.map(row => opens(h("tr", {}, cells(columns, row)), row, open)));
+            last = found.at;
             rows.hidden = body.children.length === 0;
             none.hidden = !rows.hidden;
             none.textContent = empty;
             moreRow.hidden = !found.more;
-            onRead(found);
         } catch (error) {
             warn(error.message || t("unreachable"));
         } finally {
@@ -51,5 +50,5 @@ export function pagedList({caption, empty, begin = empty, columns, toolbar, ask,
         }
     }
 
-    return {element, more, read: () => read(0), length: () => body.children.length, reading: () => element.hasAttribute("aria-busy")};
+    return {element, read: () => read(0), length: () => body.children.length, reading: () => element.hasAttribute("aria-busy")};
 }

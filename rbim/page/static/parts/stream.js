@@ -5,25 +5,13 @@
 //       onLevels: levels => {},
 //       streams: {requests: {onItems: (items, {start, first, missed, count}) => {}, onStart: () => {}}},
 //       onState: state => {},   // "open", "lost", "paused"
-//       source: authorizedSource,   // of access.js, for a page behind a token; otherwise EventSource
-//       stays: true,                // also in a hidden tab: for a page that must not miss the end
 //   });
-//
-// The result is a function that ends it for good.
 //
 // A page in a hidden tab disconnects: a browser allows six connections to one server. It resumes where it was.
 
 const AGAIN = 1000; // milliseconds
 
-export function watch({
-    url,
-    onLevels = () => {},
-    streams = {},
-    onState = () => {},
-    source: opened = address => new EventSource(address),
-    stays = false,
-}) {
-    let ended = false;
+export function watch({url, onLevels = () => {}, streams = {}, onState = () => {}}) {
     let source = null;
     let last = "";
     let timer = 0;
@@ -31,14 +19,12 @@ export function watch({
     function connect() {
         clearTimeout(timer);
         source?.close();
-        if (ended) return;
-        source = opened(last === "" ? url : `${url}?after=${encodeURIComponent(last)}`);
+        source = new EventSource(last === "" ? url : `${url}?after=${encodeURIComponent(last)}`);
         source.onopen = () => onState("open");
         source.onmessage = receive;
         source.onerror = () => {
             // the browser gives up after some answers: this page does not
             source.close();
-            if (ended) return;
             onState("lost");
             timer = setTimeout(connect, AGAIN);
         };
@@ -58,15 +44,11 @@ export function watch({
         clearTimeout(timer);
         source?.close();
         source = null;
-        if (!ended) onState("paused");
+        onState("paused");
     }
 
-    if (!stays) document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
+    document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
     addEventListener("pagehide", disconnect);
     addEventListener("pageshow", event => event.persisted && connect());
     connect();
-    return () => {
-        ended = true;
-        disconnect();
-    };
 }

@@ -21,7 +21,17 @@ export function table({caption, columns, body, visible = false, kind = "rows"}) 
     );
 }
 
-export const cells = (columns, entry) => columns.map(({label, class: name, cell}) => h("td", {class: name, "data-label": label}, cell(entry)));
+export const cells = (columns, entry) => columns.map(({label, offscreen, class: name, cell}) => h("td", {class: name, "data-label": offscreen ? null : label}, cell(entry)));
+
+/** Let a click into a row, beside its buttons, open its entry; `open` may be null. */
+export function opens(row, entry, open) {
+    if (open === null) return row;
+    row.className = "opens";
+    row.addEventListener("click", event => {
+        if (event.target.closest("button, a") === null && String(getSelection()) === "") open(entry);
+    });
+    return row;
+}
 
 export function dataTable({caption, empty, columns, key, visible = false}) {
     const body = h("tbody");

@@ -1,51 +1,30 @@
 // Language, words, numbers and times.
 //
-//   const {t, language, number, seconds} = speech(words)   words: {en: {key: "text"}, zh: {key: "text"}}
+//   const {t, language, number, seconds} = speech(words)   words: {key: ["English", "中文"]}
 //   t("sent", {n: 3})                                      the text of a key; {n} is replaced
 //
 // A page has one module of words. The words below are those of the shared modules: they are added to each page's.
 
 const SHARED = {
-    "en": {
-        "cancel": "Cancel",
-        "close": "Close",
-        "copied": "Copied",
-        "copy": "Copy",
-        "copy failed": "Copying is not allowed here: select the text and copy it by hand.",
-        "filter": "Filter",
-        "live": "Live",
-        "live lost": "Connection lost: trying again",
-        "live paused": "Paused while hidden",
-        "missed": "{n} older ones are not kept",
-        "more": "Show more",
-        "new ones": "{n} new",
-        "no token": "Open this page by the address that the command printed: it ends with # and a token.",
-        "not connected": "Connecting…",
-        "pause": "Pause",
-        "resume": "Resume",
-        "shown": "{shown} of {all} shown",
-        "unreachable": "The server does not answer."
-    },
-    "zh": {
-        "cancel": "取消",
-        "close": "关闭",
-        "copied": "已复制",
-        "copy": "复制",
-        "copy failed": "此处不允许复制：请选中文本后手动复制。",
-        "filter": "筛选",
-        "live": "实时",
-        "live lost": "连接已断开，正在重试",
-        "live paused": "页面隐藏时暂停",
-        "missed": "更早的 {n} 条未保留",
-        "more": "显示更多",
-        "new ones": "新增 {n} 条",
-        "no token": "请使用命令打印的地址打开此页面：地址以 # 和令牌结尾。",
-        "not connected": "正在连接…",
-        "pause": "暂停",
-        "resume": "继续",
-        "shown": "显示 {shown} 条，共 {all} 条",
-        "unreachable": "服务器没有响应。"
-    }
+    "cancel": ["Cancel", "取消"],
+    "close": ["Close", "关闭"],
+    "copied": ["Copied", "已复制"],
+    "copy": ["Copy", "复制"],
+    "copy failed": ["Copying is not allowed here: select the text and copy it by hand.", "此处不允许复制：请选中文本后手动复制。"],
+    "filter": ["Filter", "筛选"],
+    "live": ["Live", "实时"],
+    "live lost": ["Connection lost: trying again", "连接已断开，正在重试"],
+    "live paused": ["Paused while hidden", "页面隐藏时暂停"],
+    "missed": ["{n} older ones are not kept", "更早的 {n} 条未保留"],
+    "more": ["Show more", "显示更多"],
+    "new ones": ["{n} new", "新增 {n} 条"],
+    "no token": ["Open this page by the address that the command printed: it ends with # and a token.", "请使用命令打印的地址打开此页面：地址以 # 和令牌结尾。"],
+    "not connected": ["Connecting…", "正在连接…"],
+    "pause": ["Pause", "暂停"],
+    "resume": ["Resume", "继续"],
+    "server gone": ["The server of this page does not answer: rbim page has ended. What is shown here is the last state.", "此页面的服务没有响应：rbim page 已结束。这里显示的是最后的状态。"],
+    "shown": ["{shown} of {all} shown", "显示 {shown} 条，共 {all} 条"],
+    "unreachable": ["The server does not answer.", "服务器没有响应。"],
 };
 
 const LANGUAGES = {en: "en", zh: "zh-CN"};
@@ -57,15 +36,15 @@ export function chosen(wanted) {
 
 export function speech(words) {
     const language = chosen(navigator.languages ?? [navigator.language]);
-    const table = {...SHARED[language], ...words[language]};
+    const table = {...SHARED, ...words};
+    const column = Object.keys(LANGUAGES).indexOf(language);
     const whole = new Intl.NumberFormat(LANGUAGES[language], {maximumFractionDigits: 0});
     const precise = new Intl.NumberFormat(LANGUAGES[language], {maximumSignificantDigits: 3});
     document.documentElement.lang = LANGUAGES[language];
 
     function t(key, values = {}) {
-        const text = table[key];
-        if (text === undefined) throw new Error(`no word: ${key}`);
-        return text.replace(/\{(\w+)\}/gu, (_, name) => String(values[name]));
+        if (!(key in table)) throw new Error(`no word: ${key}`);
+        return table[key][column].replace(/\{(\w+)\}/gu, (_, name) => String(values[name]));
     }
 
     return {

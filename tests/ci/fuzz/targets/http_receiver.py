@@ -9,8 +9,8 @@ import uvicorn.server
 from rbim import Credentials
 from rbim.callbacks.receiver.receiver import Receiver
 from rbim.callbacks.signature import Policy
-from rbim.cli.callback.commands import ServeOptions
 from rbim.cli.callback.log import LineHandler
+from rbim.cli.callback.options import ServeOptions
 from rbim.cli.callback.serve import _AtPath, _config, _Http
 from tests.ci.fuzz import by_hand
 from tests.ci.fuzz.broken import require

@@ -1,0 +1,161 @@
+"""The flags of ``rbim callback serve``, ``work`` and ``send``, and the types of flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from attrs import frozen
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from rbim.cli.file_names import FileName  # noqa: TC001  # cyclopts reads it
+
+__all__ = ["Flag", "Json", "SendOptions", "ServeOptions", "WorkOptions"]
+
+Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
+Count = Annotated[int, Parameter(validator=Number(gte=1))]
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
+Seconds = Annotated[float, Parameter(validator=Number(gt=0))]
+Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=(), show_default=False)]
+Conversation = Literal["PERSON", "TEAM", "CUSTOM_PERSON", "CUSTOM_TEAM", "NOTIFY_TEAM"]
+
+
+@Parameter(name="*")
+@frozen(kw_only=True)
+class ServeOptions:
+    """The receiver.
+
+    Parameters
+    ----------
+    inbox
+        The file that stores the events; it is created if it does not exist. Or a PostgreSQL database, for receivers and
+        workers on several machines: postgresql://user@host/database, with #NAME for another schema than copies. Leave the
+        password to PGPASSWORD or a password file.
+    host
+        The address to listen on; 0.0.0.0 for all addresses of this machine.
+    port
+        The port to listen on; 0 picks a free one.
+    path
+        The only path that accepts deliveries.
+    mode
+        The callback mode that is set on the platform. In normal mode the platform tries each delivery once: if the inbox is
+        too slow, the delivery goes to an overflow file, INBOX-spool. In high-guarantee mode it is answered with 503, and
+        the platform retries it.
+    printing
+        Handle each event by printing it as one line of JSON. Without it, events wait in the inbox for another process.
+    certfile
+        A certificate (PEM), to serve HTTPS.
+    keyfile
+        The private key of the certificate, if CERTFILE does not contain it.
+    connections
+        The maximum number of open connections, if the limit of open files allows as many. While there are more, each request
+        is answered with 503.
+    forward_to
+        Handle each event by posting it to this URL, with the body and the signature headers of the platform, in the order
+        of its conversation. Any answer but 200 is a failure: it is tried again, 8 times in about 15 minutes, and is then a
+        dead letter. With --print, events are printed when they were forwarded.
+    health
+        A path that answers GET with 200 if deliveries are stored and handled, else with 503, and with JSON.
+    spool
+        The overflow file for deliveries that the inbox cannot take in time (default: INBOX-spool). An inbox in a database
+        needs one in normal mode.
+    """
+
+    inbox: Annotated[FileName, Parameter(name=("--inbox", "--sink"))]
+    host: str = "127.0.0.1"
+    port: Port = 8000
+    path: str = "/"
+    mode: Literal["normal", "high-guarantee"] = "normal"
+    printing: Annotated[Flag, Parameter(name="--print")] = False
+    certfile: Path | None = None
+    keyfile: Path | None = None
+    connections: Count = 10_000
+    forward_to: str | None = None
+    health: str | None = None
+    spool: Path | None = None
+
+
+@Parameter(name="*")
+@frozen(kw_only=True)
+class WorkOptions:
+    """The worker.
+
+    Parameters
+    ----------
+    inbox
+        The file that stores the events, or the PostgreSQL database, such as postgresql://user@host/database. It is created
+        if it does not exist.
+    around
+        A function, as MODULE:NAME, that returns an async context manager for what handlers share, such as a connection pool:
+        its value is their `HandlerContext.resource`.
+    app_dir
+        The directory in which modules are looked for first.
+    concurrency
+        The maximum number of conversations handled at once.
+    timeout
+        Seconds that a handler may take for one event.
+    drain
+        Seconds that running handlers have to end after Ctrl-C or SIGTERM.
+    """
+
+    inbox: FileName
+    around: str | None = None
+    app_dir: Path = Path()
+    concurrency: Count = 16
+    timeout: Seconds = 60.0
+    drain: Seconds = 10.0
+
+
+@Parameter(name="*")
+@frozen(kw_only=True)
+class SendOptions:
+    """The deliveries to send, their number, and the receiver.
+
+    Parameters
+    ----------
+    to
+        The recipient: an account, or the group.
+    sender
+        The account that sent the message, or changed the group.
+    member
+        Accounts in the group, or the accounts that the change concerns.
+    msg_type
+        The type of the message or change: TEXT, PICTURE, ... or TEAM_JOIN, TEAM_KICK, ...
+    conv_type
+        The type of the conversation (default: NOTIFY_TEAM if --type begins with TEAM_, else TEAM with a --member, else
+        PERSON).
+    msg_id
+        The id of the message (default: a new one for each). The same id with anything else in the message is no resend: a
+        receiver keeps it apart.
+    timestamp
+        The time of the message, such as 2026-01-31T09:00:00+08:00 (default: now). To send a message again, give its --msg-id
+        and its time; with --msg-id, the time is printed on standard error.
+    resend
+        Mark it as a retry of the platform (resendFlag 1). A retry is the same message: see --timestamp.
+    body
+        Send the bytes of this file, unchanged, instead of a message.
+    times
+        The number of deliveries, sent one after the other; with --msg-id, all of the same message.
+    url
+        The URL of the receiver.
+    cacert
+        A CA certificate (PEM) to trust, for a receiver with a private CA.
+    as_json
+        Print one JSON object per line.
+    """
+
+    to: str = "1002"
+    sender: str = "1001"
+    member: Several = ()
+    msg_type: Annotated[str, Parameter(name="--type")] = "TEXT"
+    conv_type: Conversation | None = None
+    msg_id: str | None = None
+    timestamp: str | None = None
+    resend: Flag = False
+    body: Path | None = None
+    times: Count = 1
+    url: str = "http://127.0.0.1:8000/"
+    cacert: Path | None = None
+    as_json: Json = False

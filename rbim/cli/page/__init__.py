@@ -1,1 +1,0 @@
-"""Pages of commands while they run: served on the loopback, on a free port, behind a token."""

@@ -1,0 +1,156 @@
+"""The page of a file on this machine: its static files, which are the same for everyone, and answers behind a token.
+
+Three things stand between the page and others:
+
+- The guard of local servers (:mod:`rbim._support.local_server`): a page of another server gets 403, whatever it sends.
+- The token: it stands behind the ``#`` of the address, which a browser sends to no server, and so it is in no log and no
+  Referer. The page's script takes it from there, cleans the address, and sends it as ``Authorization: Bearer`` with each of
+  its requests. A request without it, and a path that does not exist, get the same 404.
+- A command (POST) must be ``application/json``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from hmac import compare_digest
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import parse_qsl
+
+import uvicorn
+from attrs import field, frozen
+
+from rbim._support import json
+from rbim._support.asgi import TooLarge, body_of
+from rbim._support.local_server import LocalServerGuard, is_json
+from rbim._support.sockets import bound_to
+from rbim.errors import InvalidRequest
+from rbim.page.assets import SECURITY_HEADERS, Page
+
+if TYPE_CHECKING:
+    from rbim._support.asgi import Receive, Scope, Send
+
+__all__ = ["Answer", "Call", "FilePage", "Handler", "serve_page"]
+
+LOOPBACK = "127.0.0.1"
+MOST_OF_BODY = 64 * 1024  # bytes
+CLOSE_TIMEOUT = 1  # seconds that an answer may take after Ctrl-C
+CONNECTIONS = 64
+JSON = "application/json; charset=utf-8"
+TEXT = "text/plain; charset=utf-8"
+
+
+@frozen(kw_only=True)
+class Call:
+    """A request that has passed the checks: its query (the first value of each name), and the JSON of its body."""
+
+    query: Mapping[str, str] = field(factory=dict[str, str])
+    document: Mapping[str, Any] = field(factory=dict[str, Any])
+
+    def number(self, name: str, default: int = 0) -> int:
+        """Return a number of 0 or more of the query. Raises InvalidRequest."""
+        text = self.query.get(name, str(default))
+        if not (text.isascii() and text.isdigit() and len(text) <= 18):  # noqa: PLR2004  # digits of 64 bits
+            raise InvalidRequest(f"{name}: use a whole number", field=name)
+        return int(text)
+
+
+@frozen(kw_only=True)
+class Answer:
+    """The answer to a request. ``body`` is bytes, or parts that are sent as they come."""
+
+    status: int = 200
+    content_type: str = JSON
+    body: bytes | AsyncIterable[bytes] = b""
+    headers: Mapping[str, str] = field(factory=dict[str, str])
+
+    @classmethod
+    def of(cls, document: Any, status: int = 200) -> Answer:  # JSON
+        """Return an answer with a JSON document."""
+        return cls(status=status, body=json.dumps(document))
+
+
+Handler = Callable[[Call], Awaitable[Answer]]
+
+NOT_FOUND = Answer(status=404, content_type=TEXT, body=b"not found\n")
+
+
+class FilePage:
+    """The ASGI application of the page ``name``; see the module. ``routes`` are its answers, by method and path."""
+
+    def __init__(self, name: str, routes: Mapping[tuple[str, str], Handler]) -> None:
+        self.token = secrets.token_urlsafe(32)
+        self._files = Page(name)
+        self._routes = routes
+        self._guard = LocalServerGuard(advice="open the address that the command printed")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if (why := self._guard.refusal(scope)) is not None:
+            await _send(send, Answer(status=403, content_type=TEXT, body=f"{why}\n".encode()))
+        elif self._files.serves(scope["path"]):
+            await self._files(scope, receive, send)
+        elif (answer := await self._answer(scope, receive)) is not None:
+            await _send(send, answer)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer | None:
+        """Return the answer, or None if the client has left before it sent its whole body."""
+        handler = self._routes.get((scope["method"], scope["path"]))
+        given: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]
+        if handler is None or len(given) != 1 or not compare_digest(given[0], f"Bearer {self.token}".encode()):
+            return NOT_FOUND
+        document: Any = {}
+        if scope["method"] == "POST":
+            if not is_json(scope):
+                return Answer.of({"error": "send application/json"}, 415)
+            try:
+                body = await body_of(receive, MOST_OF_BODY)
+                document = json.loads(body or b"{}")
+            except (TooLarge, json.NotJson) as error:
+                return Answer.of({"error": str(error)}, 400)
+            if body is None:
+                return None
+            if not isinstance(document, dict):
+                return Answer.of({"error": "the body is not a JSON object"}, 400)
+        query = dict(reversed(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)))
+        try:
+            return await handler(Call(query=query, document=cast("dict[str, Any]", document)))
+        except InvalidRequest as error:
+            return Answer.of({"error": error.message}, 400)
+
+
+async def _send(send: Send, answer: Answer) -> None:
+    headers = {"content-type": answer.content_type, "cache-control": "no-store", **SECURITY_HEADERS, **answer.headers}
+    whole = answer.body if isinstance(answer.body, bytes) else b""
+    if isinstance(answer.body, bytes):
+        headers["content-length"] = str(len(whole))
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": answer.status, "headers": encoded})
+    if not isinstance(answer.body, bytes):
+        async for part in answer.body:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": whole})
+
+
+async def serve_page(page: FilePage, port: int, begun: Callable[[str], object]) -> None:
+    """Serve a page on the loopback until SIGINT or SIGTERM, which is raised again; ``begun`` gets its address.
+
+    ``port`` 0 is a free one. Raises OSError if it is taken.
+    """
+    with await bound_to(LOOPBACK, port) as listening:
+        listening.listen()
+        begun(f"http://{LOOPBACK}:{listening.getsockname()[1]}/#{page.token}")
+        config = uvicorn.Config(
+            page,
+            interface="asgi3",
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=CONNECTIONS,
+            timeout_graceful_shutdown=CLOSE_TIMEOUT,
+        )
+        await uvicorn.Server(config).serve(sockets=[listening])
