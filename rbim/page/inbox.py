@@ -204,7 +204,7 @@ def _chart(received: list[tuple[float, str]]) -> dict[str, Any] | None:
     times = [at for at, _ in received]
     first, last = min(times), max(times)
     step = max((last - first) / SLOTS, 0.1)
-    points = [dict.fromkeys(STATES, 0) for _ in range(int((last - first) / step) + 1)]
+    points = [dict.fromkeys(map(str, STATES), 0) for _ in range(int((last - first) / step) + 1)]
     for at, state in received:
         points[int((at - first) / step)][state] += 1
     return {"first": first, "step": step, "events": len(received), "points": points}

@@ -26,7 +26,7 @@ PURGE_EVERY = 60.0  # seconds
 STEP = 500  # events that one transaction deletes, and letters that one looks at
 REPLAY_STEP = 1000
 EVERY = EventFilter()
-STATES = ("waiting", "done", "dead", "quarantined")  # by their numbers
+STATES: tuple[str, ...] = ("waiting", "done", "dead", "quarantined")  # by their numbers
 
 T = TypeVar("T")
 
@@ -352,6 +352,7 @@ class InboxStore:
     def newest(self, state: str | None, limit: int, before: int) -> list[StoredEvent]:
         """Return the latest events in a state (None: any) with numbers below ``before``, the newest first."""
         statement = sql.NEWEST[None if state is None else STATES.index(state)]
+        rows: list[tuple[Any, ...]] = self._database.query(statement, (before, limit))
         return [
             StoredEvent(
                 number=number,
@@ -365,14 +366,13 @@ class InboxStore:
                 msg_type=msg_type,
                 state=STATES[found],
             )
-            for number, key, conversation, app_id, body, received, attempts, error, msg_type, found in self._database.query(
-                statement, (before, limit)
-            )
+            for number, key, conversation, app_id, body, received, attempts, error, msg_type, found in rows
         ]
 
     def received(self, limit: int) -> list[tuple[float, str]]:
         """Return when the latest events were received, in epoch seconds, and their states; the newest first."""
-        return [(at, STATES[state]) for at, state in self._database.query(sql.RECEIVED, (limit,))]
+        rows: list[tuple[float, int]] = self._database.query(sql.RECEIVED, (limit,))
+        return [(at, STATES[state]) for at, state in rows]
 
     def replayable(self, wanted: EventFilter, *, after: int, until: int) -> list[tuple[str, int]]:
         """Return how many done events and dead letters of these numbers a replay would let wait again, by ``msgType``."""

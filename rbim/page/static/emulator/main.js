@@ -54,6 +54,7 @@ const views = {
     settings: settingsView(page),
 };
 
+const brand = h("div", {class: "brand"}, h("img", {src: "static/parts/icon.svg", alt: ""}), h("h1", {}, t("title")));
 const state = h("span", {class: "pill", id: "state"});
 const clock = h("span", {class: "muted", id: "clock"});
 const banner = h("div", {class: "banner", hidden: true});
@@ -64,19 +65,7 @@ const bar = tabs({
 
 document.body.append(
     h("a", {class: "skip", href: "#main", onclick: skip}, t("skip")),
-    h(
-        "header",
-        {class: "top-bar"},
-        h(
-            "div",
-            {class: "bar"},
-            h("div", {class: "brand"}, h("img", {src: "static/parts/icon.svg", alt: "", width: 26, height: 26}), h("h1", {}, t("title"))),
-            state,
-            h("span", {class: "spring"}),
-            clock,
-        ),
-        bar.bar,
-    ),
+    h("header", {class: "top-bar"}, h("div", {class: "bar"}, brand, state, h("span", {class: "spring"}), clock), bar.bar),
     h("main", {id: "main", tabindex: "-1"}, banner, bar.panels),
     h("footer", {class: "page-foot"}, h("p", {}, t("about"))),
     notices,

@@ -55,18 +55,9 @@ export function requestsView(page) {
         ],
     });
 
-    const head = h(
-        "div",
-        {class: "card overview"},
-        h(
-            "dl",
-            {class: "figures"},
-            h("div", {}, h("dt", {}, t("tab requests")), figures.total),
-            h("div", {}, h("dt", {}, t("per second")), figures.rate),
-            h("div", {}, h("dt", {}, t("median latency")), figures.latency),
-        ),
-        rates.element,
-    );
+    const named = {total: t("tab requests"), rate: t("per second"), latency: t("median latency")};
+    const numbers = Object.entries(named).map(([name, label]) => h("div", {}, h("dt", {}, label), figures[name]));
+    const head = h("div", {class: "card overview"}, h("dl", {class: "figures"}, numbers), rates.element);
 
     function add(items, {missed, count}) {
         for (const item of items) {

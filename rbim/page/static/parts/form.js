@@ -6,7 +6,7 @@
 //       submit: async values => {},     // throws an Error: its message is shown beside the button
 //   })
 //
-// Types: text, number, checkbox, select (with options), textarea, and those of <input>.
+// Types: text, number, select (with options), textarea, and those of <input>.
 
 import {h} from "./dom.js";
 
@@ -37,9 +37,6 @@ export function form({fields, action, submit, extra = [], label = null, kind = "
             button.removeAttribute("aria-busy");
         }
     });
-    element.set = (name, value) => {
-        inputs.get(name).value = value;
-    };
     return element;
 }
 
@@ -48,28 +45,20 @@ function row({name, label, type = "text", value = "", hint = "", required = fals
     const described = hint === "" ? null : `${id}-hint`;
     const attributes = {id, name, required, "aria-describedby": described, autocomplete: "off", ...more};
     let input;
-    if (type === "select") {
-        input = h("select", attributes, options.map(([key, text]) => h("option", {value: key}, text)));
-        if (value !== "") input.value = value;
-    } else if (type === "textarea") {
-        input = h("textarea", {rows: 3, ...attributes});
-        input.value = value;
-    } else {
-        input = h("input", {type, step: type === "number" ? "any" : null, ...attributes});
-        if (type === "checkbox") input.checked = Boolean(value);
-        else input.value = value;
-    }
+    if (type === "select") input = h("select", attributes, options.map(([key, text]) => h("option", {value: key}, text)));
+    else if (type === "textarea") input = h("textarea", {rows: 3, ...attributes});
+    else input = h("input", {type, step: type === "number" ? "any" : null, ...attributes});
+    if (type !== "select" || value !== "") input.value = value;
     inputs.set(name, input);
     const text = h("label", {for: id}, label);
     const help = described === null ? null : h("small", {id: described, class: "hint"}, hint);
-    return h("div", {class: `field ${type}`}, type === "checkbox" ? [input, text] : [text, input], help);
+    return h("div", {class: `field ${type}`}, text, input, help);
 }
 
 function values(inputs) {
     const found = {};
     for (const [name, input] of inputs) {
-        if (input.type === "checkbox") found[name] = input.checked;
-        else if (input.type === "number") found[name] = input.value === "" ? null : Number(input.value);
+        if (input.type === "number") found[name] = input.value === "" ? null : Number(input.value);
         else found[name] = input.value;
     }
     return found;

@@ -13,7 +13,7 @@
 // While it is paused, the rows stand still and new items are counted; none is lost that the list can hold.
 
 import {fill, h, perFrame} from "./dom.js";
-import {cells, opens, table} from "./table.js";
+import {cells, inOrder, opens, table} from "./table.js";
 
 const HELD = 1000;
 const ROWS = 100;
@@ -60,19 +60,16 @@ export function liveList({caption, empty, columns, key, text, open = null, t, nu
         const wanted = search.value.trim().toLowerCase();
         const found = [];
         const among = frozen ?? items;
-        let matches = 0;
-        for (let at = among.length - 1; at >= 0; at -= 1) {
+        for (let at = among.length - 1; at >= 0 && found.length < ROWS; at -= 1) {
             const item = among[at];
             if (wanted !== "" && !text(item).toLowerCase().includes(wanted)) continue;
-            if (!choices.every(each => each.accepts(item))) continue;
-            matches += 1;
-            if (found.length < ROWS) found.push(item);
+            if (choices.every(each => each.accepts(item))) found.push(item);
         }
-        return [found, matches, wanted !== ""];
+        return found;
     }
 
     function render() {
-        const [found, matches] = matching();
+        const found = matching();
         const wanted = new Set(found.map(key));
         for (const [name, row] of rows) {
             if (wanted.has(name)) continue;
@@ -80,23 +77,16 @@ export function liveList({caption, empty, columns, key, text, open = null, t, nu
             row.remove();
             rows.delete(name);
         }
-        let after = null;
         for (const item of found) {
-            const name = key(item);
-            let row = rows.get(name);
-            if (row === undefined) rows.set(name, (row = opens(h("tr", {}, cells(drawn, item)), item, open)));
-            const next = after === null ? body.firstChild : after.nextSibling;
-            if (row !== next) body.insertBefore(row, next);
-            after = row;
+            if (!rows.has(key(item))) rows.set(key(item), opens(h("tr", {}, cells(drawn, item)), item, open));
         }
+        inOrder(body, found.map(item => rows.get(key(item))));
         whole.hidden = found.length === 0;
         nothing.hidden = found.length > 0;
         const parts = [t("shown", {shown: number(found.length), all: number(total)})];
         if (frozen !== null) parts.push(t("new ones", {n: number(Math.max(0, items.length - frozen.length))}));
         if (lost > 0) parts.push(t("missed", {n: number(lost)}));
         count.textContent = parts.join(" · ");
-        count.dataset.total = String(total);
-        count.dataset.matches = String(matches);
     }
 
     return {

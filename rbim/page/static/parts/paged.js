@@ -1,7 +1,7 @@
 // A list that is read from the server part by part: a toolbar, a table, and a button that reads the next part.
 //
 //   const list = pagedList({
-//       caption: "Accounts", empty: "None", begin: "Choose one", columns, toolbar: element, t,
+//       caption: "Accounts", empty: "None", columns, toolbar: element, t,
 //       ask: async after => ({rows: [...], more: true, at: 17}),   // the rows after a position; 0: from the beginning
 //       open: row => {},                                           // optional: the first cell becomes a button
 //   });
@@ -12,14 +12,14 @@ import {h} from "./dom.js";
 import {warn} from "./notice.js";
 import {cells, opens, table} from "./table.js";
 
-export function pagedList({caption, empty, begin = empty, columns: [first, ...others], toolbar, ask, open = null, t}) {
+export function pagedList({caption, empty, columns: [first, ...others], toolbar, ask, open = null, t}) {
     let last = 0;
     let asked = 0;
 
     const columns = [open === null ? first : {...first, cell: row => h("button", {type: "button", class: "link", onclick: () => open(row)}, first.cell(row))}, ...others];
     const body = h("tbody");
     const rows = table({caption, columns, body});
-    const none = h("div", {class: "empty"}, begin);
+    const none = h("div", {class: "empty"});
     const more = h("button", {type: "button", onclick: () => read(last)}, t("more"));
     const moreRow = h("div", {class: "more", hidden: true}, more);
     const element = h(

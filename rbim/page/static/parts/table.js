@@ -33,6 +33,11 @@ export function opens(row, entry, open) {
     return row;
 }
 
+/** Put rows into a body in their order; those that are in their place stay, with their focus. */
+export function inOrder(body, rows) {
+    rows.forEach((row, at) => row !== body.children[at] && body.insertBefore(row, body.children[at] ?? null));
+}
+
 export function dataTable({caption, empty, columns, key, visible = false}) {
     const body = h("tbody");
     const kept = new Map(); // by key: the row's content as text, and its element
@@ -49,13 +54,7 @@ export function dataTable({caption, empty, columns, key, visible = false}) {
             row.remove();
             kept.delete(name);
         }
-        let after = null;
-        for (const entry of rows) {
-            const row = current(entry);
-            const next = after === null ? body.firstChild : after.nextSibling;
-            if (row !== next) body.insertBefore(row, next);
-            after = row;
-        }
+        inOrder(body, rows.map(current));
         whole.hidden = rows.length === 0;
         nothing.hidden = rows.length > 0;
     }
