@@ -10,6 +10,7 @@ in the first attempt, ``7 fails 9`` in the first nine.
 """
 
 import asyncio
+import logging
 import os
 import random
 import signal
@@ -43,6 +44,7 @@ async def work(worker: Worker) -> None:
 
 
 def main(inbox: str, log: str, lease: str, attempts: str, role: str = "") -> None:
+    logging.basicConfig(level="WARNING", format="%(created).2f %(process)d %(message)s")
     place, backoff = sink(inbox, float(lease)), Backoff(attempts=int(attempts), first=0.1)
     credentials = Credentials(app_id=APP_ID, app_token=TOKEN)
     receiver = Receiver(credentials=credentials, sink=place, mode="high-guarantee", backoff=backoff)
