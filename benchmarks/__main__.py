@@ -29,6 +29,7 @@ PARTS = (
     "bulk",
     "loading",
     "callbacks",
+    "postgres",
     "import_time",
     "memory",
     "tenants",
@@ -48,6 +49,7 @@ PACKAGES = (
     "anyio",
     "attrs",
     "cattrs",
+    "psycopg",
     "uvicorn",
     "fastapi",
 )

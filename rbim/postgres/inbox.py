@@ -131,12 +131,9 @@ class _Store(InboxStore):
         found: defaultdict[int, list[Claim]] = defaultdict(list)
         for place, more, number, *row in self.database.execute(DONE, values).fetchall():
             following = found[place]
-            if number is None:
-                continue
-            if more:
+            if number is not None and more:
                 following.append(claim_of(names[place - 1], given[place - 1][0][0].fence, number, *row))
-            else:
-                self.database.news = True
+            self.database.news |= number is not None and not more
         return [found[place] if place in found else CommandFailure(LeaseLost()) for place in range(1, len(given) + 1)]
 
 
@@ -144,13 +141,12 @@ def _fitting(delivery: Delivery) -> Delivery:
     """Return the delivery with names that an index takes: of a longer one the beginning and a hash."""
     if len(delivery.conversation) + len(delivery.key) <= LONGEST_NAME // 4:
         return delivery
-    return delivery._replace(key=_short(delivery.key), conversation=_short(delivery.conversation))
-
-
-def _short(name: str) -> str:
-    if len(encoded := name.encode()) <= LONGEST_NAME:
-        return name
-    return f"{name[:100]}...{blake2b(encoded, digest_size=16).hexdigest()}"
+    short = {
+        field: f"{name[:100]}...{blake2b(name.encode(), digest_size=16).hexdigest()}"
+        for field, name in (("key", delivery.key), ("conversation", delivery.conversation))
+        if len(name.encode()) > LONGEST_NAME
+    }
+    return delivery._replace(**short)
 
 
 def _checked_name(_: object, attribute: attrs.Attribute[Any], value: object) -> None:

@@ -7,6 +7,7 @@ from helpers import inbox_places
 from helpers.inbox_conformance import CASES, failures
 from helpers.postgres import needs_postgres, postgres
 from helpers.tables import each_row
+from rbim.cli.callback.inboxes import inbox_of
 from rbim.errors import InvalidRequest
 from rbim.postgres import PostgresInbox
 from rbim.postgres.database import _translated
@@ -94,3 +95,11 @@ async def test_a_server_that_is_away_fails_no_entering_and_is_named():
             await inbox.counts()
         assert not inbox.ready
     assert evolve(inbox, name="other").name == "other"
+
+
+def test_the_command_line_takes_an_address():
+    inbox = inbox_of("postgresql://me@db.example/app#staging", create=False)
+    assert (inbox.address, inbox.name, inbox.create) == ("postgresql://me@db.example/app", "staging", False)
+    assert inbox_of(ADDRESS).name == "copies"
+    with pytest.raises(InvalidRequest, match="--inbox: name: use lower-case"):
+        inbox_of(f"{ADDRESS}#No")

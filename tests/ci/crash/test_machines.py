@@ -23,9 +23,9 @@ from helpers.postgres import needs_postgres, server
 from helpers_ci.copycrew import DEAD, DONE, Servers
 
 ROLES = ["receives", "receives", "handles", "handles", "handles"]
-LEASE = 3.0
+LEASE = 6.0  # a process that is frozen in a transaction stops the others for two seconds
 ATTEMPTS = 3
-AROUND = 3.0  # seconds: a result is recorded within that time, or its process was killed, frozen or without its server
+AROUND = 4.0  # seconds: a result is recorded within that time, or its process was killed, frozen or without its server
 
 
 @frozen
@@ -93,7 +93,7 @@ def disturb(crew, made, plan, chance):
             process = crew.processes[index]
             process.send_signal(signal.SIGKILL if act == "kill" else signal.SIGSTOP)
             if act == "freeze":
-                threading.Event().wait(1.5 * LEASE)
+                threading.Event().wait(1.2 * LEASE)
                 process.send_signal(signal.SIGCONT)
         found.append((began, time.time(), process.pid if process else None))
     return found
@@ -107,7 +107,7 @@ def run(folder, plan, made=None, *, seed=1):
     over = threading.Event()
     names = [*given]
     disturbances = plan.kills + plan.freezes + plan.restarts
-    seconds = plan.pause * disturbances + 1.5 * LEASE * plan.freezes
+    seconds = plan.pause * disturbances + 1.2 * LEASE * plan.freezes
     senders = [Sender({name: given[name] for name in names[at::20]}, crew, over, at, seconds) for at in range(20)]
     try:
         with crew.supervised():
@@ -140,7 +140,8 @@ def run(folder, plan, made=None, *, seed=1):
     twice = [each for times in handled.values() for each in sorted(times)[:-1]]
     for at, process in twice:
         around = [begin - AROUND <= at <= end + AROUND for begin, end, who in deaths if who in {None, process}]
-        assert any(around), f"handled twice, and nothing had happened to {process}"
+        nearest = sorted((abs(at - begin), str(who)) for begin, _, who in deaths)[:3]
+        assert any(around), f"handled twice, and nothing had happened to {process}; nearest: {nearest}"
     dead = f"{len(dead)} dead letters, {len(twice)} handled twice around a death"
     return f"{len(keys)} deliveries, {len(deaths)} disturbances: 0 lost, 0 out of order, {dead}"
 

@@ -66,7 +66,8 @@ class Servers:
     def start(self, role=""):
         """Start a process; its ``port`` is None until it is told."""
         command = [sys.executable, str(SERVER), *self._arguments, *([role] if role else [])]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL if role else None, text=True)
+        with self.log.with_name("errors.log").open("ab") as errors:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors if role else None, text=True)
         process.port = None
         return process
 

@@ -2,12 +2,15 @@
 
 Run by tests: ``python copyserver.py INBOX LOG LEASE ATTEMPTS [ROLE]``. The first line on standard output is the port;
 SIGTERM ends it well. INBOX is a file, or the address of a database. With the ROLE "receives" it has no handlers; with
-"handles" it is a worker, and the port is 0. The text of a message says what its handler does: ``7`` takes some milliseconds,
-``7 waits 0.5`` half a second, and ``7 dies 0.2`` ends the process after 0.2 s, ``7 cancels 0.2`` cancels all tasks, which ends
-the server; ``7 fails 1`` fails in the first attempt, ``7 fails 9`` in the first nine.
+"handles" it is a worker, and the port is 0.
+
+The text of a message says what its handler does: ``7`` takes some milliseconds, ``7 waits 0.5`` half a second, and
+``7 dies 0.2`` ends the process after 0.2 s, ``7 cancels 0.2`` cancels all tasks, which ends the server; ``7 fails 1`` fails
+in the first attempt, ``7 fails 9`` in the first nine.
 """
 
 import asyncio
+import logging
 import os
 import random
 import signal
@@ -41,6 +44,7 @@ async def work(worker: Worker) -> None:
 
 
 def main(inbox: str, log: str, lease: str, attempts: str, role: str = "") -> None:
+    logging.basicConfig(level="WARNING", format="%(created).2f %(process)d %(message)s")
     place, backoff = sink(inbox, float(lease)), Backoff(attempts=int(attempts), first=0.1)
     credentials = Credentials(app_id=APP_ID, app_token=TOKEN)
     receiver = Receiver(credentials=credentials, sink=place, mode="high-guarantee", backoff=backoff)

@@ -310,6 +310,7 @@ def test_what_keeps_it_from_serving(tmp_path, cli, environment):
         assert err.startswith("rbim: ")
         return err
 
+    assert "--spool is needed" in refused("--inbox", "postgresql://me:secret-word@db.example/app")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert refused("--port", port) == (
