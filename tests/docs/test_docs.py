@@ -74,7 +74,6 @@ EXPECTED = {
         "No secrets in errors and logs": [r"Credentials\(app_id='\w+', app_token=Secret\(\*\*\*\)\) False\n"],
         "Signatures": [r"AuthenticationError\n"],
     },
-    "docs/alerts.md": {"What to alert on": [r"1\n"]},
     "docs/dialect.md": {"How to change it": [r"Throttled 5\n"]},
     "docs/internals/contributing.md": {
         "Adding an operation": [r"\[\('admin', <Role.CREATOR: '0'>\), \('1001', <Role.MEMBER: '2'>\)\]\n"],
@@ -114,23 +113,9 @@ PAGES = sorted(
 PROGRAMS = [block for page in EXPECTED for block in blocks_of(page, "python") if block.not_run is None]
 
 
-MORE_PACKAGES = ["docs/alerts.md"]
-"""Pages whose programs need packages of the extra ``ci``."""
-
-
-@each_row("page", [page for page in EXPECTED if page not in MORE_PACKAGES])
+@each_row("page", [*EXPECTED])
 def test_a_program_runs_and_prints_what_it_should(page, tmp_path, bare_environment, capsys):
-    runs_as_it_says(page, tmp_path, bare_environment, capsys)
-
-
-@pytest.mark.ci
-@each_row("page", MORE_PACKAGES)
-def test_a_program_with_more_packages_runs_and_prints_what_it_should(page, tmp_path, bare_environment, capsys):
-    runs_as_it_says(page, tmp_path, bare_environment, capsys)
-
-
-def runs_as_it_says(page, tmp_path, bare_environment, capsys):
-    """Run each program in a namespace of its own, in this process: its start would cost more than most programs."""
+    """Each program runs in a namespace of its own, in this process: its start would cost more than most programs."""
     programs = [block for block in PROGRAMS if block.page == page]
     assert [block.title for block in programs] == [title for title, printed in EXPECTED[page].items() for _ in printed]
     bare_environment.chdir(tmp_path)

@@ -29,13 +29,13 @@ from rbim.otel.metrics import INCIDENTS
 PAGE = "docs/observability.md"
 TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
 SPANS = blocks_of(PAGE, "text")[-1].text
-PRINTED = [r"0\n", None, None, re.escape(SPANS), r"0 500\n", r"[01]\n", r"", r""]
+PRINTED = [r"0\n", None, re.escape(SPANS), r"0 500\n", r"[01]\n", r"", r"", r"1\n"]
 """What each program prints; None where it writes to its log, and nothing else."""
 PROGRAMS = [block for block in blocks_of(PAGE, "python") if block.not_run is None]
 
 
 def needs(program):
-    for module in ("structlog", "fastapi"):
+    for module in ("fastapi", "prometheus_client"):
         if f"import {module}" in program or f"from {module}" in program:
             pytest.importorskip(module)
 
