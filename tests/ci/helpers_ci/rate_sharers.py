@@ -68,6 +68,7 @@ async def _main(url, shared, limit):
     limits = Limits(rates=[Rate(float(limit), shared=shared)])
     credentials = Credentials(app_id="app", app_token="token")
     async with AsyncClient(base_url=url, credentials=credentials, transport="asyncio", limits=limits, deadline=10) as client:
+        await client.warm_up()  # else the first calls wait for imports, after their slots
 
         async def send():
             while True:
