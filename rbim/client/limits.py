@@ -199,7 +199,7 @@ class Bucket:
         self.due = self.due - self.interval if self.interval < inf else -inf
 
 
-SPACING = 1.01
+SPACING = 1.02
 """Slots of a shared rate are so many times as far apart as its limit demands, because they may be used late."""
 
 LATE = BURST_SECONDS

@@ -62,9 +62,7 @@ class SlotSource:
         except psycopg.ProgrammingError:  # its text may quote a password
             parts = {}
         if not parts:
-            raise InvalidRequest(
-                "shared: use the address of a PostgreSQL server: postgresql://HOST/DATABASE#NAME", field="shared"
-            )
+            raise InvalidRequest("shared: this is no address that libpq understands", field="shared")
         self.name = name or "main"
         self.place = f"{parts.get('host', 'localhost')}/{parts.get('dbname', '')}".rstrip("/")
         self._conninfo = conninfo

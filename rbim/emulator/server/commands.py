@@ -629,17 +629,24 @@ def _summary(group: Group) -> dict[str, Any]:
 @_command("GET", "accounts")
 def _accounts(context: ControlContext, _: str) -> Any:
     """List accounts, at most 200, with their groups and whether they have logged in."""
-    state = context.emulator.state
+    return _accounts_with(context, "")
+
+
+@_command("GET", "accounts/with/{text}")
+def _accounts_with(context: ControlContext, text: str) -> Any:
+    """List accounts, at most 200, whose name contains a text."""
+    state, wanted = context.emulator.state, text.strip().casefold()
     groups: Counter[str] = Counter()
     for group in state.groups.values():
         groups.update(group.members.keys())
         groups.update(dict.fromkeys([*group.invited, *group.applied], 0))
     groups.update(dict.fromkeys([*state.never_logged_in, *(state.known or ())], 0))
-    newest = islice(reversed(groups.items()), MOST)
+    found = [each for each in reversed(groups.items()) if wanted in each[0].casefold()]
     return {
-        "total": len(groups),
+        "total": len(found),
         "accounts": [
-            {"account": account, "groups": count, "logged_in": state.has_logged_in(account)} for account, count in newest
+            {"account": account, "groups": count, "logged_in": state.has_logged_in(account)}
+            for account, count in found[:MOST]
         ],
     }
 

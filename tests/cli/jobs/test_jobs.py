@@ -15,6 +15,7 @@ import threading
 import time
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from rich.console import Console
@@ -36,6 +37,7 @@ from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs import progress as bulk_progress
 from rbim.cli.jobs.progress import ProgressDisplay
 from rbim.emulator.faults import Code, Fault, InvalidJson
+from rbim.postgres import shared_rate
 from rbim.transports.auto import AutoTransport
 
 PATIENCE = 60
@@ -634,6 +636,40 @@ def test_rates_of_the_kind_that_is_not_told_go_on(cli, group):
         [(500, False), (9000, False), (70, True)],
         [(400, False), (70, True)],
     ]
+
+
+class Slots:
+    """A source of slots for shared rates, all of which may be used at once; ``asked`` has the rates."""
+
+    asked: ClassVar = set()
+    name, place = "calls", "db"
+
+    def __init__(self, address, *, spacing):
+        self.key = (address, round(1 / spacing))
+
+    def start(self, tell):
+        self._tell = tell
+
+    def ask(self, number):
+        self.asked.add(self.key)
+        self._tell([time.monotonic()] * number, "")
+
+    def close(self):
+        pass
+
+
+def test_a_shared_rate_is_kept_by_the_client_of_a_job(cli, group, monkeypatch):
+    monkeypatch.setattr(shared_rate, "SlotSource", Slots)
+    monkeypatch.setattr(Slots, "asked", set())
+    write_csv("m.csv", rows_of(group, count=6))
+    assert cli("invite", "m.csv", "--chunk", "2", "--limit", "1", "--rate", "51/s@postgresql://db#calls")[0] in JobExit
+    assert Slots.asked == {("postgresql://db#calls", 50)}
+    monkeypatch.setenv("RBIM_RATES", "102/s@postgresql://db#calls")
+    assert cli("job", "resume", "m.csv.invite.journal", "--group-rate", "70/s")[0] == JobExit.DONE
+    assert Slots.asked == {("postgresql://db#calls", 50), ("postgresql://db#calls", 100)}
+    with closing(sqlite3.connect("m.csv.invite.journal")) as file:
+        settings = [json.loads(text) for (text,) in file.execute("SELECT settings FROM run ORDER BY id")]
+    assert [[rate["limit"] for rate in each["rates"]] for each in settings] == [[], [70]]
 
 
 @pytest.mark.parametrize("stream", ["stdin", "stderr"])
