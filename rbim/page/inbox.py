@@ -12,7 +12,7 @@ import anyio
 from attrs import asdict
 
 from rbim._support.text import headline
-from rbim.callbacks.events.parsing import document_of
+from rbim.callbacks.events import document_of
 from rbim.errors import CallbackRejected, InvalidRequest
 from rbim.page.server import Answer, FilePage
 

@@ -146,7 +146,9 @@ def _fitting(delivery: Delivery) -> Delivery:
         for field, name in (("key", delivery.key), ("conversation", delivery.conversation))
         if len(name.encode()) > LONGEST_NAME
     }
-    return delivery._replace(**short)
+    return delivery._replace(
+        key=short.get("key", delivery.key), conversation=short.get("conversation", delivery.conversation)
+    )
 
 
 def _checked_name(_: object, attribute: attrs.Attribute[Any], value: object) -> None:

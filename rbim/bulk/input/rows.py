@@ -199,7 +199,7 @@ class Columns(NamedTuple):
     def extend(self, other: Columns) -> None:
         """Append the rows of others to these, whose columns are lists."""
         for column, more in zip(self, other, strict=True):
-            cast("list[Any]", column).extend(more)
+            cast("list[Any]", column).extend(cast("Iterable[Any]", more))
 
     @classmethod
     def of(cls, rows: Iterable[Row | BadRow], lines: Sequence[int]) -> Self:

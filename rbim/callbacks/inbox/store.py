@@ -352,7 +352,7 @@ class InboxStore:
     def newest(self, state: str | None, limit: int, before: int) -> list[StoredEvent]:
         """Return the latest events in a state (None: any) with numbers below ``before``, the newest first."""
         statement = sql.NEWEST[None if state is None else STATES.index(state)]
-        rows: list[tuple[Any, ...]] = self._database.query(statement, (before, limit))
+        rows: list[tuple[Any, ...]] = self.database.query(statement, (before, limit))
         return [
             StoredEvent(
                 number=number,
@@ -371,7 +371,7 @@ class InboxStore:
 
     def received(self, limit: int) -> list[tuple[float, str]]:
         """Return when the latest events were received, in epoch seconds, and their states; the newest first."""
-        rows: list[tuple[float, int]] = self._database.query(sql.RECEIVED, (limit,))
+        rows: list[tuple[float, int]] = self.database.query(sql.RECEIVED, (limit,))
         return [(at, STATES[state]) for at, state in rows]
 
     def replayable(self, wanted: EventFilter, *, after: int, until: int) -> list[tuple[str, int]]:
