@@ -364,7 +364,7 @@ class InboxStore:
                 attempts=attempts,
                 error=error or "",
                 msg_type=msg_type,
-                state=STATES[found],
+                state=STATES[int(found)],
             )
             for number, key, conversation, app_id, body, received, attempts, error, msg_type, found in rows
         ]
