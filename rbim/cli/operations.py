@@ -69,7 +69,7 @@ def add_operations(app: App, words: Sequence[str] = ()) -> None:
 
 def our_flag(name: str, kind: type[Operation[Any]]) -> str:
     """Return the flag ``--name`` of every operation's command, or ``--rbim-name`` if a field has that name."""
-    taken = {flag_of(attribute) for attribute in fields_of(kind)}
+    taken = {_flag_of(attribute) for attribute in fields_of(kind)}
     return f"--rbim-{name}" if f"--{name}" in taken else f"--{name}"
 
 
@@ -97,7 +97,7 @@ def _command(entry: CatalogueEntry, *, helped: bool) -> Callable[..., int]:
     ]
     signature = inspect.Signature([file, *fields, *switches] if bare else [*fields, file, *switches])
     command = f"rbim {entry.namespace} {entry.method}".replace("_", "-")
-    named = {attribute.name: flag_of(attribute) for attribute in fields_of(kind)}
+    named = {attribute.name: _flag_of(attribute) for attribute in fields_of(kind)}
 
     def run(*args: Any, **kwargs: Any) -> int:
         values = signature.bind(*args, **kwargs).arguments
@@ -186,9 +186,9 @@ def _fill(kind: type[Operation[Any]], flag: str, _: App, __: tuple[str, ...], ar
         if field in given:
             raise CycloptsError(msg=f"{path}: {given[field]} and {key} are the same field: keep one")
         given[field] = key
-        argument = by_flag[flag_of(fields[field])]
+        argument = by_flag[_flag_of(fields[field])]
         if not argument.tokens:
-            _assign(argument, value, f"{path}, key {key}", empty_word(fields[field]))
+            _assign(argument, value, f"{path}, key {key}", _empty_word(fields[field]))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -275,7 +275,7 @@ def flags_of(kind: type[Operation[Any]], *, helped: bool = True) -> list[inspect
         elif annotation is not bool:
             conversion = {"converter": _read_single(_reader(attribute.type), keep=keep)}
         flag = Parameter(
-            name=flag_of(attribute),
+            name=_flag_of(attribute),
             help=_help(attribute, kind) if helped else None,
             negative=None if annotation is bool else (),
             show_default=_name if shown is not None else False,
@@ -293,12 +293,12 @@ def flags_of(kind: type[Operation[Any]], *, helped: bool = True) -> list[inspect
     return sorted(parameters, key=lambda parameter: (parameter.kind, parameter.default is not parameter.empty))
 
 
-def flag_of(attribute: attrs.Attribute[Any]) -> str:
+def _flag_of(attribute: attrs.Attribute[Any]) -> str:
     """Return the name of a field's flag."""
     return f"--{attribute.name.strip('_').replace('_', '-')}"
 
 
-def empty_word(attribute: attrs.Attribute[Any]) -> str | None:
+def _empty_word(attribute: attrs.Attribute[Any]) -> str | None:
     """Return the word that stands for no values of a field; None if the field needs a value."""
     words = WORDS.get(_several(attribute.type), {})
     return next((word for word, values in words.items() if not values()), None)

@@ -14,7 +14,7 @@ from rbim.cli import run
 from rbim.cli.exit_codes import Exit
 
 
-def test_what_is_no_journal_and_no_inbox_is_refused_in_one_line(bare_environment, tmp_path, capsys):
+def test_what_is_no_journal_and_no_inbox_is_refused(bare_environment, tmp_path, capsys):
     bare_environment.chdir(tmp_path)
     (tmp_path / "text").write_text("group,account\n")
     (tmp_path / "empty").touch()
@@ -27,7 +27,7 @@ def test_what_is_no_journal_and_no_inbox_is_refused_in_one_line(bare_environment
     }.items():
         assert run(["page", file]) == Exit.USAGE
         out, err = capsys.readouterr()
-        assert (out, len(err.splitlines()), cause in err) == ("", 1, True), err
+        assert (out, len(err.splitlines()), cause in err) == ("", 2, True), err
     anyio.run(filled, "inbox", LOST)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

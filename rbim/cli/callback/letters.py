@@ -80,7 +80,7 @@ Every = Annotated[bool, Parameter(name="--all", negative=(), show_default=False)
 
 @Parameter(name="*")
 @frozen(kw_only=True)
-class Choice:
+class _Choice:
     """A choice of dead letters, or of events in quarantine.
 
     Parameters
@@ -118,7 +118,7 @@ class Choice:
         return await read(limit, after, since=since, kind=kind, conversation=self.conversation)
 
 
-DEAD = Choice()
+DEAD = _Choice()
 
 
 @letters.command(name="list", sort_key=0)
@@ -126,7 +126,7 @@ def list_letters(  # flags, each with a default
     inbox: FileName,
     /,
     *,
-    choice: Choice = DEAD,
+    choice: _Choice = DEAD,
     limit: Positive = 100,
     after: After = 0,
     as_json: Json = False,
@@ -157,7 +157,7 @@ def list_letters(  # flags, each with a default
     shown = found[:limit]
     if as_json:
         for letter in shown:
-            show_json(letter_document(letter), more=True)
+            show_json(_letter_document(letter), more=True)
     elif shown:
         _print_table(shown, attempts=not choice.quarantine)
     else:
@@ -195,16 +195,16 @@ def show(
     """
     if body and as_json:
         raise InvalidRequest("--body: give either --body or --json, not both", field="--body")
-    choice = Choice(quarantine=quarantine)
+    choice = _Choice(quarantine=quarantine)
     (letter,) = with_archive(inbox, lambda archive: _numbered(choice, inbox, archive, [number]))
-    document = letter_body(letter.body)
+    document = _letter_body(letter.body)
     if body:
         sys.stdout.flush()
         sys.stdout.buffer.write(letter.body)
         sys.stdout.buffer.flush()
     elif as_json:
         encoded = base64.b64encode(letter.body).decode("ascii")
-        show_json({**letter_document(letter), "document": document, "body_base64": encoded})
+        show_json({**_letter_document(letter), "document": document, "body_base64": encoded})
     else:
         _print_letter(letter, document)
     return Exit.DONE
@@ -215,7 +215,7 @@ def requeue(  # flags, each with a default
     inbox: FileName,
     /,
     *numbers: Positive,
-    choice: Choice = DEAD,
+    choice: _Choice = DEAD,
     every: Every = False,
     as_json: Json = False,
 ) -> int:
@@ -238,13 +238,13 @@ def requeue(  # flags, each with a default
         Print one JSON object: the number of `events`, and the numbers of those that are `left`.
     """
     _require_numbers_or_all(numbers, every=every)
-    if choice != Choice(quarantine=choice.quarantine) and not every:
+    if choice != _Choice(quarantine=choice.quarantine) and not every:
         raise InvalidRequest("--since, --kind and --conversation choose among --all, not among numbers")
 
     async def use(archive: Archive) -> tuple[int, dict[int, str]]:
         if every:
-            return await requeue_all(choice, archive)
-        return await requeue_each(choice, archive, await _numbered(choice, inbox, archive, numbers))
+            return await _requeue_all(choice, archive)
+        return await _requeue_each(choice, archive, await _numbered(choice, inbox, archive, numbers))
 
     count, left = with_archive(inbox, use)
     if as_json:
@@ -292,7 +292,7 @@ def discard(  # noqa: PLR0913  # flags, each with a default
     as_json
         Print one JSON object.
     """
-    choice = Choice(quarantine=quarantine)
+    choice = _Choice(quarantine=quarantine)
     _require_numbers_or_all(numbers, every=every)
     moment = None if before is None else moment_ago(before, "--before")
     if moment is not None and not every:
@@ -334,12 +334,12 @@ def _require_numbers_or_all(numbers: Sequence[int], *, every: bool) -> None:
 # ---------------------------------------------------------------------------------------------------------------- letters
 
 
-def letter_document(letter: DeadLetter) -> Mapping[str, Any]:
+def _letter_document(letter: DeadLetter) -> Mapping[str, Any]:
     """Return everything but the body."""
     return {name: each for name, each in json_values(letter).items() if name != "body"}
 
 
-def letter_body(body: bytes) -> Any:  # a JSON object, or None
+def _letter_body(body: bytes) -> Any:  # a JSON object, or None
     """Return the JSON object in a body, or None if it holds none."""
     try:
         return document_of(body)
@@ -347,12 +347,12 @@ def letter_body(body: bytes) -> Any:  # a JSON object, or None
         return None
 
 
-def short_conversation(letter: DeadLetter) -> str:
+def _short_conversation(letter: DeadLetter) -> str:
     """Return the conversation without its application; ``-`` if it is that of one delivery alone."""
     return NONE if letter.conversation == letter.key else letter.conversation.removeprefix(f"{letter.app_id}/")
 
 
-async def requeue_each(choice: Choice, archive: Archive, found: Sequence[DeadLetter]) -> tuple[int, dict[int, str]]:
+async def _requeue_each(choice: _Choice, archive: Archive, found: Sequence[DeadLetter]) -> tuple[int, dict[int, str]]:
     """Let events be handled again; return how many, and the errors of those that are left in quarantine, by number."""
     done = await archive.requeue([letter.number for letter in found], **choice.only)
     left: dict[int, str] = {}
@@ -364,12 +364,12 @@ async def requeue_each(choice: Choice, archive: Archive, found: Sequence[DeadLet
     return done, left
 
 
-async def requeue_all(choice: Choice, archive: Archive) -> tuple[int, dict[int, str]]:
-    """Let all events of a choice be handled again; return as :func:`requeue_each`."""
+async def _requeue_all(choice: _Choice, archive: Archive) -> tuple[int, dict[int, str]]:
+    """Let all events of a choice be handled again; return as :func:`_requeue_each`."""
     count, left, at = 0, dict[int, str](), 0
     while page := await choice.page(archive, at):
         at = page[-1].number
-        done, more = await requeue_each(choice, archive, page)
+        done, more = await _requeue_each(choice, archive, page)
         count, left = count + done, left | more
     return count, left
 
@@ -377,7 +377,7 @@ async def requeue_all(choice: Choice, archive: Archive) -> tuple[int, dict[int, 
 # ---------------------------------------------------------------------------------------------------------------- helpers
 
 
-async def _numbered(choice: Choice, inbox: str, archive: Archive, numbers: Iterable[int]) -> list[DeadLetter]:
+async def _numbered(choice: _Choice, inbox: str, archive: Archive, numbers: Iterable[int]) -> list[DeadLetter]:
     """Return the events with these numbers. Raises InvalidRequest, which names those that are not there."""
     found = {number: await archive.event(number) for number in numbers}
     missing = [number for number, letter in found.items() if letter is None]
@@ -395,7 +395,7 @@ async def _numbered(choice: Choice, inbox: str, archive: Archive, numbers: Itera
     return [letter for letter in found.values() if letter is not None]
 
 
-async def _count_before(choice: Choice, archive: Archive, moment: datetime | None) -> tuple[int, str]:
+async def _count_before(choice: _Choice, archive: Archive, moment: datetime | None) -> tuple[int, str]:
     """Return how many events came before a time (None: all), and the words for it."""
     if moment is None:
         counts = await archive.counts()
@@ -430,7 +430,7 @@ def _print_table(found: Sequence[DeadLetter], *, attempts: bool) -> None:
     for each in found:
         row = {"number": str(each.number), "received": _local(each.received)}
         row |= {"attempts": str(each.attempts)} if attempts else {}
-        row |= {"type": each.msg_type or NONE, "conversation": short_conversation(each), "error": headline(each.error)}
+        row |= {"type": each.msg_type or NONE, "conversation": _short_conversation(each), "error": headline(each.error)}
         rows.append(row)
     print_rows(rows, numbers=("number", "attempts"), whole=("received",), cut="error")
 
@@ -439,7 +439,7 @@ def _print_letter(letter: DeadLetter, document: object) -> None:
     fields = {
         "number": str(letter.number),
         "type": letter.msg_type or NONE,
-        "conversation": short_conversation(letter),
+        "conversation": _short_conversation(letter),
         "application": letter.app_id,
         "key": letter.key,
         "received": _local(letter.received),
