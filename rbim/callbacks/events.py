@@ -191,7 +191,7 @@ def flag(value: Any) -> bool:  # JSON
     such as ``hit``, only that counts.
     """
     if value in (None, "", "0", "1"):  # nearly always one of these
-        return value == "1"
+        return bool(value == "1")
     return any(map(_is_set, _leaves(value, _FLAGS)))
 
 
