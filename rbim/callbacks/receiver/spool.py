@@ -47,8 +47,9 @@ __all__ = ["Spool", "refused_in"]
 # deliveries and offers them to the sink: all at once to a sink with chains (one chain for each conversation), one after the
 # other in each conversation to another sink. One transaction deletes those that it has stored and reads the next ones.
 #
-# A conversation of which a delivery was not stored is passed over for a pause that grows (PAUSES), so that it holds up no
-# other. After MISSES batches in a row of which the sink stored nothing, the sink is down: then each batch waits for a pause.
+# A conversation of which a delivery was not stored has failed: it is passed over until forward() begins again at the front,
+# after a pause that grows (PAUSES). So it holds up no other. After MISSES batches in a row of which the sink stored nothing,
+# the sink is down: then each further batch waits for a pause.
 #
 # What must always hold:
 # - A delivery is deleted only after the sink has stored it: none is dropped.
@@ -191,17 +192,19 @@ class Spool:
         """Forward deliveries to the sink, which is entered, until cancelled."""
         stored: list[int] = []
         refused: list[tuple[str, int]] = []
-        failed: dict[str, tuple[int, float]] = {}  # conversations: how often in a row, and until when they are passed over
-        failures = misses = 0  # of the file, and of the sink
+        failed: set[str] = set()  # conversations that are passed over
+        again = 0.0  # when that ends
+        rounds = failures = misses = 0  # rounds with a failed conversation; failures of the file and of the sink in a row
         while True:
             puts, self._news, now = self._puts, anyio.Event(), self._clock.monotonic()
-            pausing = {name: again for name, (_, again) in failed.items() if again > now}
+            if now >= again:
+                failed.clear()
             rows: list[_Row] = []
             try:
                 if not self.holds and await self._commits.read(self._file.any):
                     self.holds = True
                 if self.holds and getattr(self._sink, "ready", True) is not False:
-                    rows = await self._commits.run(partial(self._file.settle, stored, refused, [*pausing]))
+                    rows = await self._commits.run(partial(self._file.settle, stored, refused, [*failed]))
                     stored, refused = [], []
                     # a command runs after what was put before; and more may be put meanwhile
                     self.holds = bool(rows) or await self._commits.run(self._file.any) or self._puts != puts
@@ -213,8 +216,8 @@ class Spool:
                 await self._clock.sleep(pause)
                 continue
             if not rows:
-                seconds = min(pausing.values(), default=now) - now
-                with self._clock.scope(seconds) if pausing else nullcontext(), anyio.move_on_after(POLL):
+                rounds = rounds if self.holds else 0
+                with self._clock.scope(again - now) if failed else nullcontext(), anyio.move_on_after(POLL):
                     await self._news.wait()
                 continue
 
@@ -227,7 +230,6 @@ class Spool:
             for name, of_one in conversations.items():
                 first = next((row for row in of_one if row.number in errors), None)
                 if first is None:
-                    failed.pop(name, None)
                     continue
                 error = errors[first.number]
                 if error is None:
@@ -239,9 +241,11 @@ class Spool:
                     problem = f"the sink refuses it: {error}; it stays in {self._path}, and is offered again after a restart"
                     self._observers.notify(Quarantined, key=first.delivery().key, problem=problem)
                 else:
+                    if not failed:
+                        rounds += 1
+                        again = self._clock.monotonic() + (PAUSES.pause(rounds) or PAUSES.most)
+                    failed.add(name)
                     new.append((first, error))
-                    times = failed[name][0] + 1 if name in failed else 1
-                    failed[name] = times, self._clock.monotonic() + (PAUSES.pause(times) or PAUSES.most)
             if new:
                 key, failure = new[0][0].delivery().key, failure_of(new[0][1])
                 others = f" and those of {len(new) - 1} more conversations" if len(new) > 1 else ""
@@ -249,7 +253,9 @@ class Spool:
                 self._observers.log.warning(text, key, others, failure.line, extra={"rbim_key": key})
             misses = 0 if stored or refused else misses + 1
             if misses >= MISSES:
-                await self._clock.sleep(PAUSES.pause(misses) or PAUSES.most)
+                pause = PAUSES.pause(misses) or PAUSES.most
+                await self._clock.sleep(pause)
+                again = self._clock.monotonic() + pause
 
     async def _offer(
         self, rows: Sequence[_Row], conversations: Mapping[str, Sequence[_Row]]
