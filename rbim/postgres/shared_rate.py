@@ -62,6 +62,7 @@ class SlotSource:
         except psycopg.ProgrammingError:  # its text may quote a password
             parts = {}
         if not parts:
+            address = conninfo = ""  # a traceback with local variables must not show a password in it
             raise InvalidRequest("shared: this is no address that libpq understands", field="shared")
         self.name = name or "main"
         self.place = f"{parts.get('host', 'localhost')}/{parts.get('dbname', '')}".rstrip("/")
@@ -109,7 +110,7 @@ class SlotSource:
         cursor = self._connection.execute(TAKE, {"name": self.name, "taken": taken, "longest": longest})
         ended = time.monotonic()
         (due, server) = cursor.fetchone() or (0.0, 0.0)
-        self._offset = min(max(self._offset, began - server), ended - server) if self._offset < inf else ended - server
+        self._offset = min(max(self._offset, began - server), ended - server)
         return [due + self._offset - left * self._spacing for left in range(number, 0, -1)]
 
     def _disconnect(self) -> None:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 from helpers.paths import ROOT
 from rbim import AsyncClient, Credentials, Limits, Rate, RbimError
@@ -23,11 +23,20 @@ class Platform:
     def __init__(self):
         self.times = []
 
-    async def start(self):
-        """Listen until the event loop ends, and return the address."""
-        server = await asyncio.get_running_loop().create_server(lambda: _Connection(self.times), "127.0.0.1", 0)
-        host, port = server.sockets[0].getsockname()
-        return f"http://{host}:{port}"
+    @asynccontextmanager
+    async def serving(self):
+        """Give the address at which it listens until the block ends."""
+        connections = []
+
+        def connected():
+            connections.append(_Connection(self.times))
+            return connections[-1]
+
+        async with await asyncio.get_running_loop().create_server(connected, "127.0.0.1", 0) as server:
+            host, port = server.sockets[0].getsockname()
+            yield f"http://{host}:{port}"
+            for connection in connections:
+                connection.transport.abort()
 
     def most(self, seconds):
         """Return the largest number of requests that came within so many seconds."""
@@ -44,12 +53,12 @@ class _Connection(asyncio.Protocol):
         self._times = times
 
     def connection_made(self, transport):
-        self._transport = transport
+        self.transport = transport
 
     def data_received(self, data):
         for _ in range(data.count(b" HTTP/1.1\r\n")):
             self._times.append(time.monotonic())
-            self._transport.write(HEAD + ANSWER)
+            self.transport.write(HEAD + ANSWER)
 
 
 @contextmanager

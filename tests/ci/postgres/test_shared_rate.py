@@ -20,28 +20,29 @@ STALLS = 6
 @needs_postgres
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_six_processes_send_at_one_rate():
-    with server() as database, ExitStack() as processes:
-        platform = Platform()
-        url, shared = await platform.start(), f"{database.address}#calls"
-        running = [processes.enter_context(sharer(url, shared, LIMIT)) for _ in range(6)]
-        with anyio.fail_after(60):
-            while len(platform.times) < 2 * LIMIT:
-                await anyio.sleep(0.1)
-        start = time.monotonic()
-        for part in range(4):
-            await anyio.sleep(SECONDS / 4)
-            if part == 1:
-                await anyio.to_thread.run_sync(database.stop, signal.SIGQUIT)
-                await anyio.to_thread.run_sync(database.start)
-            else:
-                number = random.randrange(len(running))
-                running[number].kill()
-                running[number] = processes.enter_context(sharer(url, shared, LIMIT))
-        seconds = time.monotonic() - start
-        sent = sum(when >= start for when in platform.times)
-        for process in running:
-            process.kill()
-        failures = [line for process in running for line in process.stdout]
+    platform = Platform()
+    async with platform.serving() as url:
+        with server() as database, ExitStack() as processes:
+            shared = f"{database.address}#calls"
+            running = [processes.enter_context(sharer(url, shared, LIMIT)) for _ in range(6)]
+            with anyio.fail_after(60):
+                while len(platform.times) < 2 * LIMIT:
+                    await anyio.sleep(0.1)
+            start = time.monotonic()
+            for part in range(4):
+                await anyio.sleep(SECONDS / 4)
+                if part == 1:
+                    await anyio.to_thread.run_sync(database.stop, signal.SIGQUIT)
+                    await anyio.to_thread.run_sync(database.start)
+                else:
+                    number = random.randrange(len(running))
+                    running[number].kill()
+                    running[number] = processes.enter_context(sharer(url, shared, LIMIT))
+            seconds = time.monotonic() - start
+            sent = sum(when >= start for when in platform.times)
+            for process in running:
+                process.kill()
+            failures = [line for process in running for line in process.stdout]
     assert platform.most(1.0) <= LIMIT + BURST + STALLS
     assert platform.most(10.0) <= 10 * LIMIT + BURST + STALLS
     assert 0.8 * LIMIT * seconds <= sent
