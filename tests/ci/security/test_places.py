@@ -22,6 +22,7 @@ from helpers.credentials import CREDENTIALS
 from helpers.paths import PACKAGE, TESTS
 from helpers.rawclient import JSON, ask, http, signed
 from rbim.callbacks import SqliteInbox
+from rbim.cli.callback.options import ServeOptions
 from rbim.cli.exit_codes import Exit
 from rbim.emulator import Emulator
 from rbim.emulator.server.server import serve
@@ -160,7 +161,8 @@ def test_what_a_command_serves_is_bound_to_the_loopback_unless_told_otherwise():
         for name in leaves()
         if "host" in inspect.signature(function_of(name)).parameters
     }
-    assert hosts == {"emulator": "127.0.0.1", "callback serve": "127.0.0.1"}
+    assert hosts == {"emulator": "127.0.0.1"}
+    assert ServeOptions(inbox="").host == "127.0.0.1"  # the flags of `rbim callback serve`
     assert inspect.signature(serve).parameters["host"].default == "127.0.0.1"
 
 
