@@ -90,7 +90,7 @@ ELSEWHERE = {
     "docs/configuration.md": ("docs/test_configuration.py", {"python", "sh", "toml"}),
     "docs/cookbook.md": ("ci/docs/test_cookbook.py", {"python", "sh"}),
     "docs/emulator.md": ("cli/test_emulator.py", {"python", "sh", "json"}),
-    "docs/machines.md": ("ci/docs/test_machines.py", {"python"}),
+    "docs/machines.md": ("ci/docs/test_machines.py", {"python", "sh"}),
     "docs/migration.md": ("ci/docs/test_migration.py", {"python"}),
     "docs/observability.md": ("ci/docs/test_observability.py", {"python"}),
     "docs/operations.md": ("docs/test_docs.py", {"python", "json"}),
