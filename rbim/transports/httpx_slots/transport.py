@@ -101,7 +101,7 @@ async def read_body(answer: Any, limit: int) -> bytes:
     finally:
         await answer.aclose()
     if size > limit:
-        del part  # no local of this frame holds a part of the response, which may repeat the request
+        part = b""  # no local of this frame holds a part of the response, which may repeat the request
         raise AnswerTooLarge(f"the response body is longer than {limit} bytes", limit=limit)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
