@@ -42,10 +42,16 @@ if TYPE_CHECKING:
     from rbim.callbacks.inbox.protocols import Archive, DeadLetter
 
 __all__ = [
+    "Choice",
     "discard",
+    "letter_body",
+    "letter_document",
     "letters",
     "list_letters",
     "requeue",
+    "requeue_all",
+    "requeue_each",
+    "short_conversation",
     "show",
 ]
 
