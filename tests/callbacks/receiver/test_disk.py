@@ -29,7 +29,7 @@ def spooled(path):
 
 def limit(store, pages=None):
     """Let the file of a store grow no further."""
-    connection = store._database._connection
+    connection = store.database._connection
     ((used,),) = connection.execute("PRAGMA page_count")
     connection.execute(f"PRAGMA max_page_count = {pages or used}")
 
