@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.clock import SystemClock
-from rbim.postgres.errors import explained, parameters_of, psycopg, server_of
+from rbim.postgres.errors import Dumper, Loader, explained, parameters_of, psycopg, server_of
 from rbim.storage.commands import CommandFailed, CommandFailure, run_apart, run_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from psycopg import Connection
-
     from rbim.clock import Clock
+
+    Connection = Any  # psycopg's: its types take constant statements only
 
 __all__ = ["PostgresDatabase"]
 
@@ -52,7 +52,8 @@ LEAST_STEP, MOST_STEP = 1_000_000, 1_000_000_000  # by which fences and numbers 
 
 CONNECT = """connect_timeout=5 keepalives_idle=5 keepalives_interval=2 keepalives_count=3 tcp_user_timeout=10000
     application_name=rbim client_encoding=UTF8 target_session_attrs=read-write"""
-SETTINGS = """SET search_path = "{schema}"; SET idle_in_transaction_session_timeout = 2000; SET jit = off;
+SETTINGS = """SET search_path = "{schema}"; SET idle_in_transaction_session_timeout = 2000;
+    SET default_transaction_isolation = 'read committed'; SET jit = off;
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"""
 MADE = """concat_ws('/', (SELECT oid FROM pg_database WHERE datname = current_database()),
     'event'::regclass::oid, 'conversation'::regclass::oid, 'meta'::regclass::oid)"""
@@ -115,7 +116,7 @@ def _translated(statement: str) -> str:
     return re.sub(r"(?<!:):(\w+)", r"%(\1)s", statement)
 
 
-class _TextDumper(psycopg.adapt.Dumper):
+class _TextDumper(Dumper):
     """Escapes NUL, which PostgreSQL refuses in a text."""
 
     oid = psycopg.postgres.types["text"].oid
@@ -126,7 +127,7 @@ class _TextDumper(psycopg.adapt.Dumper):
         return obj.encode()
 
 
-class _TextLoader(psycopg.adapt.Loader):
+class _TextLoader(Loader):
     def load(self, data: Any) -> str:  # a buffer
         text = bytes(data).decode()
         return text.replace("\x1a0", "\0").replace("\x1a1", "\x1a") if "\x1a" in text else text
@@ -140,7 +141,7 @@ class _Seen(NamedTuple):
     last: int
 
 
-def _cut(connection: Connection[Any] | None) -> None:
+def _cut(connection: Connection | None) -> None:
     """End what another thread waits for on a connection."""
     if connection is not None:
         with suppress(OSError, psycopg.Error):
@@ -173,8 +174,8 @@ class PostgresDatabase:
         self._ahead = time.time() - time.monotonic()  # of the server's clock
         self._users = 0
         self._state = Condition()  # of the attributes up to _thread
-        self._connection: Connection[Any] | None = None
-        self._listening: Connection[Any] | None = None
+        self._connection: Connection | None = None
+        self._listening: Connection | None = None
         self._failure: Exception | None = None
         self._thread: Thread | None = None
         self._seen: _Seen | None = None
@@ -183,7 +184,7 @@ class PostgresDatabase:
         self._asked = inf  # when the present transaction began
         self._hurried = -inf  # what began before ends now
         self._querying = Lock()
-        self._query_connection: Connection[Any] | None = None
+        self._query_connection: Connection | None = None
         self._listeners: tuple[Callable[[], object], ...] = ()
 
     def clock(self) -> float:
@@ -265,8 +266,9 @@ class PostgresDatabase:
                     self._state.wait_for(lambda: self._thread is not current_thread(), pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _connect(self) -> Connection[Any]:
-        connection = psycopg.connect(CONNECT, **self._parameters, autocommit=True)
+    def _connect(self) -> Connection:
+        connect: Any = psycopg.connect
+        connection = connect(CONNECT, **self._parameters, autocommit=True)
         try:
             connection.adapters.register_dumper(str, _TextDumper)
             connection.adapters.register_loader("text", _TextLoader)
@@ -276,7 +278,7 @@ class PostgresDatabase:
             raise
         return connection
 
-    def _hear(self, listening: Connection[Any], connection: Connection[Any]) -> None:
+    def _hear(self, listening: Connection, connection: Connection) -> None:
         """Call the listeners after other processes' news, until the connection is lost."""
         own = connection.info.backend_pid
         with suppress(psycopg.Error):
@@ -288,7 +290,7 @@ class PostgresDatabase:
                     _cut(connection)
         self._lost(connection)
 
-    def _lost(self, connection: Connection[Any]) -> None:
+    def _lost(self, connection: Connection) -> None:
         with self._state:
             if self._connection is connection:
                 self._connection = self._failure = None
@@ -298,7 +300,7 @@ class PostgresDatabase:
         else:
             _cut(connection)  # whoever uses it gets an error, and comes here
 
-    def _current(self, began: float) -> Connection[Any]:
+    def _current(self, began: float) -> Connection:
         """Return the connection, once there is one. Raises why it cannot be used."""
         with self._state:
             self._state.wait_for(lambda: self._connection or self._failure or self._hurried > began, WAIT)
@@ -310,7 +312,7 @@ class PostgresDatabase:
 
     # ----------------------------------------------------------------------- which inbox this is
 
-    def _prepare(self, connection: Connection[Any]) -> None:
+    def _prepare(self, connection: Connection) -> None:
         """Make the tables if they are missing, and check whether they are those that this process knows."""
         if connection.info.parameter_status("server_encoding") != "UTF8":
             raise ConnectionError(f"{self._place}: the database has another encoding than UTF8: create one with that")
@@ -415,12 +417,13 @@ class PostgresDatabase:
         with self._querying:
             self._current(time.monotonic())  # fails at once while the server is away
             for last in (False, True):
+                connection = self._query_connection
                 try:
-                    if self._query_connection is None or self._query_connection.closed:
-                        self._query_connection = self._connect()
-                    found: list[Any] = self._query_connection.execute(_translated(statement), values).fetchall()
+                    if connection is None or connection.closed:
+                        connection = self._query_connection = self._connect()
+                    found: list[Any] = connection.execute(_translated(statement), values).fetchall()
                 except psycopg.Error as error:
-                    if last or not (self._query_connection is None or self._query_connection.closed):
+                    if last or (connection is not None and not connection.closed):
                         raise explained(error, self._place) from error
                 else:
                     return found
@@ -460,7 +463,7 @@ class PostgresDatabase:
                     self._asked = inf
 
     def _transaction(
-        self, connection: Connection[Any], commands: Sequence[Callable[[], Any]], done: list[Any], *, together: bool
+        self, connection: Connection, commands: Sequence[Callable[[], Any]], done: list[Any], *, together: bool
     ) -> list[Any]:
         try:
             cursor = connection.execute(f"BEGIN; SELECT pg_advisory_xact_lock({self._lock_number}); {STATE}", prepare=False)

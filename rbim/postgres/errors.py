@@ -9,6 +9,7 @@ from rbim.errors import InvalidRequest
 
 try:
     import psycopg
+    from psycopg.adapt import Dumper, Loader
     from psycopg.conninfo import conninfo_to_dict
 except ModuleNotFoundError as missing:
     if missing.name != "psycopg":
@@ -18,7 +19,7 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["explained", "parameters_of", "psycopg", "server_of", "without_password"]
+__all__ = ["Dumper", "Loader", "explained", "parameters_of", "psycopg", "server_of", "without_password"]
 
 PREFIXES = ("postgresql://", "postgres://")
 NEXT_STEPS = (  # by words of the error, in this order

@@ -132,7 +132,8 @@ class _Store(InboxStore):
         for place, more, number, *row in self.database.execute(DONE, values).fetchall():
             following = found[place]
             if number is not None and more:
-                following.append(claim_of(names[place - 1], given[place - 1][0][0].fence, number, *row))
+                claims, _ = given[int(place) - 1]
+                following.append(claim_of(claims[0].conversation, claims[0].fence, number, *row))
             self.database.news |= number is not None and not more
         return [found[place] if place in found else CommandFailure(LeaseLost()) for place in range(1, len(given) + 1)]
 
@@ -141,12 +142,13 @@ def _fitting(delivery: Delivery) -> Delivery:
     """Return the delivery with names that an index takes: of a longer one the beginning and a hash."""
     if len(delivery.conversation) + len(delivery.key) <= LONGEST_NAME // 4:
         return delivery
-    short = {
-        field: f"{name[:100]}...{blake2b(name.encode(), digest_size=16).hexdigest()}"
-        for field, name in (("key", delivery.key), ("conversation", delivery.conversation))
-        if len(name.encode()) > LONGEST_NAME
-    }
-    return delivery._replace(**short)
+    return delivery._replace(key=_short(delivery.key), conversation=_short(delivery.conversation))
+
+
+def _short(name: str) -> str:
+    encoded = name.encode()
+    hashed = f"{name[:100]}...{blake2b(encoded, digest_size=16).hexdigest()}"
+    return hashed if len(encoded) > LONGEST_NAME else name
 
 
 def _checked_name(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
