@@ -52,7 +52,8 @@ LEAST_STEP, MOST_STEP = 1_000_000, 1_000_000_000  # by which fences and numbers 
 
 CONNECT = """connect_timeout=5 keepalives_idle=5 keepalives_interval=2 keepalives_count=3 tcp_user_timeout=10000
     application_name=rbim client_encoding=UTF8 target_session_attrs=read-write"""
-SETTINGS = """SET search_path = "{schema}"; SET idle_in_transaction_session_timeout = 2000; SET jit = off;
+SETTINGS = """SET search_path = "{schema}"; SET idle_in_transaction_session_timeout = 2000;
+    SET default_transaction_isolation = 'read committed'; SET jit = off;
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"""
 MADE = """concat_ws('/', (SELECT oid FROM pg_database WHERE datname = current_database()),
     'event'::regclass::oid, 'conversation'::regclass::oid, 'meta'::regclass::oid)"""

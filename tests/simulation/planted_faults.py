@@ -429,7 +429,7 @@ def fence_dropped() -> None:
 
     def faulty(self: Any, claims: Any, result: Any, *, more: Any) -> Any:
         conversation = claims[0].conversation
-        found = self._database.execute("SELECT fence FROM conversation WHERE name = ?", (conversation,)).fetchone()
+        found = self.database.execute("SELECT fence FROM conversation WHERE name = ?", (conversation,)).fetchone()
         return settle(self, [evolve(each, fence=found[0]) for each in claims] if found else claims, result, more=more)
 
     def nothing_lost(self: Any, claims: Any) -> Any:

@@ -9,6 +9,7 @@ from helpers.credentials import CREDENTIALS
 from helpers.receiving import body, post
 from helpers.waiting import until
 from rbim.callbacks import Receiver, SqliteInbox
+from rbim.callbacks.inbox.store import InboxStore
 from rbim.emulator import EmulatedClock
 
 
@@ -29,7 +30,8 @@ def spooled(path):
 
 def limit(store, pages=None):
     """Let the file of a store grow no further."""
-    connection = store._database._connection
+    database = store.database if isinstance(store, InboxStore) else store._database
+    connection = database._connection
     ((used,),) = connection.execute("PRAGMA page_count")
     connection.execute(f"PRAGMA max_page_count = {pages or used}")
 

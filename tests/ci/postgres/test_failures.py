@@ -11,6 +11,7 @@ from anyio import fail_after, sleep
 from helpers.callback_process import CLEAN, COMMAND, event, serving
 from helpers.deliveries import delivery
 from helpers.postgres import needs_postgres, server
+from helpers.waiting import until
 from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.errors import InvalidRequest
 from rbim.postgres import PostgresInbox
@@ -159,6 +160,7 @@ async def test_an_outage_is_no_sign_that_a_worker_has_died():
                         break
                     except ConnectionError:
                         await sleep(0.05)
+            await until(lambda: inbox.ready)
             assert await backlog.renew([claim]) == []
             await backlog.done([claim], more=0)
             with pytest.raises(LeaseLost):
