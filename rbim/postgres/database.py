@@ -106,7 +106,7 @@ TRIES = 3
 
 T = TypeVar("T")
 
-logger = logging.getLogger("rbim")
+logger = logging.getLogger("rbim.postgres")
 
 
 @lru_cache

@@ -63,13 +63,13 @@ def with_archive(inbox: str, use: Callable[[Archive], Awaitable[T]]) -> T:
 
     import anyio
 
-    logging.getLogger("rbim").setLevel(logging.ERROR)  # a server that is away is an error of the command
-
     async def used() -> T:
         async with inbox_of(inbox, create=False) as archive:
             return await use(archive)
 
-    if not is_on_server(inbox) and not Path(inbox).is_file():  # it would be created
+    if is_on_server(inbox):
+        logging.getLogger("rbim.postgres").setLevel(logging.ERROR)  # a server that is away is an error of the command
+    elif not Path(inbox).is_file():  # it would be created
         raise InvalidRequest(f"{inbox}: no such file; give the inbox of rbim callback serve", field="inbox")
     try:
         return anyio.run(used)
