@@ -20,16 +20,30 @@ MEMORY = "/dev/shm"  # a file system in memory: emulated time does not wait for 
 
 
 class Limited:
-    """An effect: what a limiter does not allow is answered 429."""
+    """A limit of the platform, for one group or for all requests: what a limiter does not allow is answered 429."""
 
-    def __init__(self, limiter, retry_after=None):
-        self.limiter, self.retry_after = limiter, retry_after
+    def __init__(self, limiter, retry_after=None, group=None):
+        self.limiter, self.retry_after, self.group = limiter, retry_after, group
 
-    def apply(self, injection, _running, now):
-        """Throttle the request, unless the limiter allows it."""
-        if self.limiter.allows(now):
+    def applied(self, op, injection, now):
+        """Return the injection, with 429 unless the limiter allows the request."""
+        of_others = self.group is not None and getattr(op, "group_id", None) != self.group
+        if of_others or injection.refuse or injection.status or self.limiter.allows(now):
             return injection
         return evolve(injection, status=429, retry_after=self.retry_after)
+
+
+def hold(emulator, limits):
+    """Let limits hold for the requests to an emulator, beside its faults."""
+    planned, clock = emulator.faults.next_injection, emulator.clock
+
+    def next_injection(op):
+        injection = planned(op)
+        for each in limits:
+            injection = each.applied(op, injection, clock.monotonic())
+        return injection
+
+    emulator.faults.next_injection = next_injection
 
 
 class Chance:
@@ -74,8 +88,7 @@ class PacedJob:
         self._refused = []
         self._plan = [Fault(effect=Latency(latency, sigma))]
         limiter = limiter or (Sliding(limit) if limit else None)
-        if limiter is not None:
-            self._plan.append(Fault(effect=Limited(limiter, retry_after)))
+        self._limits = [] if limiter is None else [Limited(limiter, retry_after)]
 
     async def run(self, seconds, *, outage=None):
         """Run it for so many emulated seconds; between two of them every connection is refused."""
@@ -90,10 +103,10 @@ class PacedJob:
             number = max(self.groups, rows // GROUP_SIZE + 1)
             groups = [await client.groups.create(name="g", type=GroupType.VIP) for _ in range(number)]
             self.names = [each.group_id for each in groups]
-            for name in self.names[: self.hot]:
-                self._plan.append(Fault(effect=Limited(Sliding(self.hot_rate)), match={"group_id": name}))
+            self._limits += [Limited(Sliding(self.hot_rate), group=name) for name in self.names[: self.hot]]
             emulator.requests.clear()
             emulator.faults.add(*self._plan)
+            hold(emulator, self._limits)
             with tempfile.TemporaryDirectory(dir=folder) as journals:
                 job = InviteJob(client, journal=Path(journals, "job"), chunk=1, adaptive=self.adaptive)
                 began = clock.monotonic()

@@ -41,19 +41,7 @@ if TYPE_CHECKING:
 
     from rbim.callbacks.inbox.protocols import Archive, DeadLetter
 
-__all__ = [
-    "Choice",
-    "discard",
-    "letter_body",
-    "letter_document",
-    "letters",
-    "list_letters",
-    "requeue",
-    "requeue_all",
-    "requeue_each",
-    "short_conversation",
-    "show",
-]
+__all__ = ["discard", "letters", "list_letters", "requeue", "show"]
 
 PAGE = 500
 NAMED = 10  # numbers or kinds that a message names
