@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from rbim.clock import Clock
 
 __all__ = [
-    "COPY_KINDS",
-    "KINDS",
     "Code",
     "CopyEffect",
     "CopyFault",

@@ -403,13 +403,13 @@ def answered_before_it_is_stored() -> None:
     """A delivery is answered before its transaction."""
     from functools import partial
 
-    from rbim.callbacks.inbox.sqlite import SqliteInbox
+    from rbim.callbacks.inbox.stored import DurableInbox
 
     async def faulty(self: Any, delivery: Any, *, chain: Any = None) -> bool:  # noqa: ARG001
         self._commits.begin(partial(self._store.accept, delivery))
         return True
 
-    replace(SqliteInbox, "accept", faulty)
+    replace(DurableInbox, "accept", faulty)
 
 
 @fault("inbox")

@@ -73,7 +73,9 @@ def with_archive(inbox: str, use: Callable[[Archive], Awaitable[T]]) -> T:
         raise InvalidRequest(f"{inbox}: no such file; give the inbox of rbim callback serve", field="inbox")
     try:
         return anyio.run(used)
-    except ConnectionError as error:  # it names the server
-        raise InvalidRequest(str(error), field="inbox") from None
+    except ConnectionError as error:
+        away = InvalidRequest(str(error), field="inbox")
+        away.add_note("")  # it names the server and the next step: no hint besides
+        raise away from None
     except (OSError, sqlite3.Error) as error:
         raise InvalidRequest(f"{inbox}: {error}", field="inbox") from None

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from rbim.emulator.faults.requests import Code, Fault
 
 from helpers.holding import Holding
 from helpers.job_commands import CREDENTIALS, STRANGER, made_group, write_csv
@@ -18,6 +17,7 @@ from helpers.page_client import showing
 from helpers.serving import served
 from helpers_ci.browser import NARROW, WIDE, apart
 from rbim.emulator import Emulator
+from rbim.emulator.faults import Code, Fault
 
 playwright = pytest.importorskip("playwright.async_api", reason="needs chromium and the extra ci")
 expect = playwright.expect

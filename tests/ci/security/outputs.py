@@ -60,6 +60,7 @@ def output(*commands):
 TASK = "--bot-id 7 --task-name t --start-date 2099-01-01 --end-date 2099-01-31 --caller 1000".split()  # noqa: SIM905
 TASK += ["--max-concurrent", "1", "--min-concurrent", "1"]
 WORDS = {
+    "help": ["help", "errors#throttled"],
     "operations": ["operations"],
     "dialect": ["dialect"],
     "doctor": ["doctor", "--timeout", "2"],
@@ -92,7 +93,7 @@ router = Router()
 async def fails(event: Event) -> None:
     raise ValueError(f"no room for {event}")
 """
-WITHOUT_JSON = {"completion", "callback explain", "callback replay", "callback send"}
+WITHOUT_JSON = {"completion", "help", "callback explain", "callback replay", "callback send"}
 EVERYWHERE = {"groups create", "groups detail", "doctor", "config show"}  # the others show the same of an environment
 NUMBERED = {"show": ("1",), "requeue": ("1",), "discard": ("1", "--yes")}
 
