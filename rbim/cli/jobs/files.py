@@ -74,12 +74,12 @@ class Files:
         self._plot, self._csv = given.pop("--plot", None), given.pop("--csv", None)
         self._rows = given
         if self._plot is not None:
-            require("plot", "matplotlib")
             if self._plot.suffix.lower() not in ENDINGS:
                 raise InvalidRequest(
                     f"--plot: unknown ending {self._plot.suffix!r}: use {' or '.join(ENDINGS)}",
                     field="plot",
                 )
+            require("plot", "matplotlib")
 
     def write(self, report: Report) -> None:
         """Write the files; each existing file is replaced as a whole or not at all. Raises InvalidRequest."""
