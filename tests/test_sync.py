@@ -314,9 +314,12 @@ def alarm():
     def handler(*_):
         raise Deadline
 
-    before = signal.signal(signal.SIGALRM, handler)
+    # a shell lets its background jobs ignore SIGINT
+    handlers = {signal.SIGALRM: handler, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, each) for number, each in handlers.items()}
     yield
-    signal.signal(signal.SIGALRM, before)
+    for number, each in before.items():
+        signal.signal(number, each)
 
 
 @pytest.mark.usefixtures("alarm")
