@@ -275,6 +275,7 @@ async def _burst(subject: Conformance, turn: int) -> None:
 
 
 GIVE_UP = 0.3  # the share of requests that are cancelled
+ENOUGH = 1000  # cancelled requests, of however many
 
 
 def _at_random(latency: float, chance: random.Random) -> Callable[[Peer, Received], None]:
@@ -334,8 +335,8 @@ async def _crowd(subject: Conformance, *, calls: int, in_flight: int, latency: f
                 f"{done} requests got a response and {given_up} were cancelled; required: {calls} in all",
             )
             check(
-                given_up > calls * GIVE_UP / 6,
-                f"only {given_up} of {calls} requests were cancelled: the machine is too fast for this case",
+                given_up > min(ENOUGH, calls * GIVE_UP / 6),
+                f"only {given_up} of {calls} requests were cancelled: this machine answers too evenly for this case",
             )
             for number in range(10):
                 body = b"afterwards %d" % number

@@ -96,6 +96,11 @@ async def test_serving_goes_on_and_commands_say_why(strict_server, tmp_path, cas
     assert "not-the-one" not in err
 
 
+def done_in(address):
+    with psycopg.connect(address, autocommit=True) as connection:
+        return connection.execute("SELECT count(*) FROM copies.event WHERE state = 1").fetchone()[0]
+
+
 async def test_what_came_meanwhile_is_handled_once_the_server_is_there(tmp_path):
     with server() as made:
         made.stop()
@@ -104,6 +109,7 @@ async def test_what_came_meanwhile_is_handled_once_the_server_is_there(tmp_path)
                 assert process.post(event(msgId=f"m{number}"))[0] == 200
             made.start()
             assert [process.line()["msgId"] for _ in range(3)] == ["m0", "m1", "m2"]
+            await until(lambda: done_in(made.address) == 3)  # else they would be handled again after the death
             made.process.send_signal(signal.SIGSTOP)
             made.stop(signal.SIGKILL)
             assert process.post(event(msgId="m3"))[0] == 200
