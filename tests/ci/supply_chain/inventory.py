@@ -13,6 +13,7 @@ EXTRAS = {"core": "", "all": "[all]"}
 ALLOWED = (
     *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "HPND", "ISC", "MIT", "MIT-0", "MIT-CMU"),
     *("MPL-2.0", "PSF-2.0", "Python-2.0", "Unlicense", "Zlib"),
+    "LGPL-3.0-only",  # psycopg, which the extra `postgres` installs and imports
 )
 """Licences by their identifiers of SPDX: they let a closed program use the package unchanged."""
 
