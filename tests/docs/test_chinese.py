@@ -1,6 +1,6 @@
 """Every page for users is there in Chinese, too, with the same sections, blocks and derived parts.
 
-Its links are checked by test_links.py; what stands in the blocks is run once, from the English pages.
+Comments and docstrings in blocks are Chinese there. Its links are checked by test_links.py; what stands in the blocks is run once, from the English pages.
 """
 
 import re
@@ -19,6 +19,7 @@ PAGES = [f"docs/{path.name}" for path in sorted(DOCS.glob("*.md")) if path.name 
 CHINESE = {page: page.replace("docs/", "docs/zh/", 1) for page in PAGES}
 CHINESE |= {page: page.replace("README.md", "README.zh.md") for page in READMES} | {"README.md": "docs/README.zh.md"}
 DICTIONARIES = docs_module("derive").CHINESE
+REMARK = re.compile(r'(^|  +)# .*$|""".*?"""', re.MULTILINE)
 
 
 def text_of(page):
@@ -39,7 +40,7 @@ def shown(page):
     """Return a page's blocks, each with the number of its section; in tables of contents the titles are translated."""
     titles = [title for _, title in headings(page)]
     return [
-        (titles.index(block.title), block.language, "" if block.language == "{toctree}" else block.text)
+        (titles.index(block.title), block.language, "" if block.language == "{toctree}" else REMARK.sub("", block.text))
         for block in blocks_of(page)
         if block.language != "{include}"  # whose paths are others
     ]
