@@ -1,6 +1,6 @@
 """Every page for users is there in Chinese, too, with the same sections, blocks and derived parts.
 
-Comments and docstrings in blocks are Chinese there. Its links are checked by test_links.py; what stands in the blocks is run once, from the English pages.
+Comments and docstrings in blocks are Chinese there. Links are checked by test_links.py; the English blocks are run.
 """
 
 import re
