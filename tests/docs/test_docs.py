@@ -146,13 +146,11 @@ def test_the_derived_pages_are_what_the_code_says():
 @each_row("block", blocks_of("docs/operations.md", "python"))
 def test_an_operations_example_sends_and_gets_what_the_page_shows(block):
     """The bytes that the page shows are compared as documents, and the example runs as it stands there."""
-    every = blocks_of("docs/operations.md")
-    at = every.index(block)
+    shown = [json.loads(each.text) for each in blocks_of("docs/operations.md", "json") if each.title == block.title]
     request, response, printed = docs_module("_derive.operations").run_example(block.text)
-    assert [json.loads(each.text) for each in every[at + 1 : at + 3]] == [
-        json.loads(request.body),
-        json.loads(response.body),
-    ]
+    answer = json.loads(response.body)
+    done = {"statusCode": "000000"}
+    assert shown == [json.loads(request.body), *([] if answer == done and block.title != "groups.invite" else [answer])]
     assert len(printed) == (1 if "print" in block.text and "fails" not in block.text else 0)
 
 
