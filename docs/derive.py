@@ -22,7 +22,6 @@ from _derive.description import description_page  # noqa: E402  # the path comes
 from _derive.dialect import dialect_page  # noqa: E402  # the path comes first
 from _derive.emulator import commands, copy_faults, request_faults  # noqa: E402  # the path comes first
 from _derive.events import event_classes, event_fields  # noqa: E402  # the path comes first
-from _derive.exits import exits  # noqa: E402  # the path comes first
 from _derive.faults import faults  # noqa: E402  # the path comes first
 from _derive.fuzz import fuzz  # noqa: E402  # the path comes first
 from _derive.operations import operations_page  # noqa: E402  # the path comes first
@@ -41,7 +40,6 @@ PAGES = {
 REGIONS = {
     "callbacks.md": {"event fields": event_fields, "event classes": event_classes},
     "emulator.md": {"commands": commands, "faults": request_faults, "copy-faults": copy_faults},
-    "errors.md": {"exits": exits},
     "performance.md": performance.regions(),
     "internals/performance.md": performance.goals(),
     "internals/architecture.md": {"house": house, "layers": layers},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import types
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
@@ -14,10 +15,9 @@ import attrs
 
 import rbim
 from _derive.markdown import code, inline, table, words_below
-from rbim import AsyncClient, Dialect, GroupType, InvalidRequest, Permission, Role, Target, Weekday
+from rbim import AsyncClient, Dialect, GroupType, InvalidRequest, Permission, Role, Success, Target
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.operations import Operation, description_of, fields_of, wire_of
-from rbim.operations.base import wire_names
+from rbim.operations import Operation, description_of, fields_of
 from rbim.operations.catalogue import BUILT_IN, entries as entries_of, repeating
 
 if TYPE_CHECKING:
@@ -81,27 +81,30 @@ task = await client.calls.create_task(
 print(task.task_id)
 """,
 }
-VALUES = (GroupType, Permission, Target, Role, Weekday)
+VALUES = (GroupType, Permission, Target, Role)
 MANY = 10_000  # more than any limit
 WIDE = 90  # columns of a line of JSON
+LENGTHS = re.compile(r"`\w+` has at most \d+ characters[^.]*\.[ \n]*")
+"""A sentence of a docstring on what the table below it shows."""
+
+MORE = {"Invited": "See [Many accounts](client.md#many-accounts)."}
+"""Answers that another page explains, in place of their docstrings."""
 
 INTRO = f"""# Operations
 
 <!-- This page is made by `python docs/derive.py` from the catalogue: change the code, not the page. -->
 
-You can call each operation in three ways: as a method of the client, as a value
-(`client.send(QueryGroupDetail(group_id="g1"))`), and as a command (`rbim groups detail g1`). All parameters are keyword
-arguments. Values beyond the limits below raise `InvalidRequest` before anything is sent.
+You can call each operation as a method of the client, as a value (`client.send(QueryGroupDetail(group_id="g1"))`), and as
+a command (`rbim groups detail g1`). Values beyond the limits below raise `InvalidRequest` before anything is sent.
 
-The examples run inside `async with AsyncClient.from_env() as client:`, with their names imported from `rbim`. Below
-each example you see its JSON request and the answer of the emulator, which has a group `{GROUP}` with the members 1001
-and 1002.
-
-- Fields that are None are not sent. `user_name` is the acting account (default: that of the client).
-- Answers keep unknown fields in `extra`, a mapping. `group_id` of a new group and `task_id` are required in an answer. All
-  other fields have defaults, so an answer without them can still be read.
+- The examples run inside `async with AsyncClient.from_env() as client:`, with their names imported from `rbim`. The JSON
+  below them is the request, and the answer of the emulator, which has a group `{GROUP}` with the members 1001 and 1002.
+- All parameters are keyword arguments; those that are None are not sent. Group operations also take `user_name`, the acting
+  account (default: that of the client). An operation without a table has only `group_id` besides.
+- Answers keep unknown fields in `extra`. `Success` has `failures`: if it is not empty, the operation may have failed for
+  some accounts, or for all.
 - `groups.invite_all` and `groups.remove_all` take any number of accounts ([Many accounts](client.md#many-accounts)).
-- "May be repeated" is explained in [Retries and unknown outcomes](errors.md#retries).
+- "May be repeated" is explained in [Retries](errors.md#retries).
 """
 
 
@@ -165,21 +168,18 @@ def _anchor(entry: CatalogueEntry) -> str:
 def _section(entry: CatalogueEntry) -> str:
     kind = entry.operation
     spec = kind.spec
-    paths = " or ".join(code(path) for path in spec.paths)
     example = EXAMPLES[spec.name].strip()
+    fields = [*_fields(kind)]
     request, response, _ = run_example(example)
     return "\n".join(
         [
             f"({_anchor(entry)})=",
             f"## {entry.namespace}.{entry.method}\n",
-            f"{inline(kind.__doc__ or '')}\n",
-            f"`POST` {paths} · may be repeated: {repeating(kind)}\n",
-            table(("field", "type", "wire", "meaning", "limits", "default"), _fields(kind)),
-            f"Answer: {code(spec.answer.__name__)}. {inline(spec.answer.__doc__ or '')}\n",
-            *_answer(kind),
+            f"{LENGTHS.sub('', inline(kind.__doc__ or '')).strip()}\n",
+            *([table(("field", "type", "meaning", "limits", "default"), fields)] if len(fields) > 1 else []),
             f"```python\n{example}\n```\n",
-            f"The request:\n\n```json\n{_json(request.body)}\n```\n",
-            f"The answer:\n\n```json\n{_json(response.body)}\n```\n",
+            f"```json\n{_json(request.body)}\n```\n",
+            *_answer(kind, response.body),
         ]
     )
 
@@ -192,20 +192,13 @@ def _json(body: bytes) -> str:
 
 
 def _fields(kind: type[Operation[Any]]) -> Iterator[tuple[str, ...]]:
-    names = wire_names(kind)
     for each in fields_of(kind):
+        if each.name == "user_name":
+            continue
         required = each.default is attrs.NOTHING
         default = "*required*" if required else code(_shown(each.default))
-        meaning = description_of(each) or ""
-        yield code(each.name), code(_type(each.type)), _wire(each, names[each.name]), meaning, _limits(kind, each), default
-
-
-def _wire(each: attrs.Attribute[Any], name: str) -> str:
-    special = wire_of(each)
-    if special.header:
-        return f"header {code(special.header)}"
-    values = ", ".join(f"{python} {code(json.dumps(wire))}" for python, wire in (special.values or {}).items())
-    return f"{code(name)} ({values})" if values else code(name)
+        kind_of_value = _type(each.type).removesuffix(" | None")
+        yield code(each.name), code(kind_of_value), description_of(each) or "", _limits(kind, each), default
 
 
 def _type(kind: Any) -> str:  # a type expression
@@ -252,28 +245,29 @@ def _most_members(kind: type[Operation[Any]], each: attrs.Attribute[Any]) -> int
     return None
 
 
-def _answer(kind: type[Operation[Any]]) -> Iterator[str]:
+def _answer(kind: type[Operation[Any]], body: bytes) -> Iterator[str]:
+    """Yield an answer's JSON, and what it becomes; nothing for one that only says that it is done."""
     answer = kind.spec.answer
-    rows = [*_answer_rows(kind, answer, "")]
-    if rows:
-        yield table(("answer field", "type", "wire"), rows)
+    if answer is Success:
+        return
+    yield f"```json\n{_json(body)}\n```\n"
+    first, *others = inline(answer.__doc__ or "").split("\n\n")
+    if answer.__name__ in MORE:
+        others = [MORE[answer.__name__]]
+    yield f"Answer: {code(answer.__name__)}. {' '.join([first, *others])}\n"
+    rows = [*_answer_rows(answer, "")]
+    if len(rows) > 1:
+        yield table(("answer field", "type"), rows)
 
 
-def _answer_rows(kind: type[Operation[Any]], answer: type[Any], prefix: str) -> Iterator[tuple[str, ...]]:
+def _answer_rows(answer: type[Any], prefix: str) -> Iterator[tuple[str, ...]]:
     for each in fields_of(answer):
         if each.name == "extra":
             continue
-        special = wire_of(each)
-        inside = f"{kind.endpoint.payload}." if kind.endpoint.payload and not prefix else ""
-        if special.local:
-            yield code(f"{prefix}{each.name}"), code(_type(each.type)), "found by the accounts of the request"
-            continue
-        name = special.name or (wire_names(answer)[each.name])
-        nested = f" (rows in {code(special.nest)})" if special.nest else ""
-        yield code(f"{prefix}{each.name}"), code(_type(each.type)), f"{code(inside + name)}{nested}"
+        yield code(f"{prefix}{each.name}"), code(_type(each.type))
         row = next((a for a in get_args(each.type) if attrs.has(a)), None) if get_origin(each.type) is tuple else None
         if row is not None:
-            yield from _answer_rows(kind, row, f"{each.name}[].")
+            yield from _answer_rows(row, f"{each.name}[].")
 
 
 def _values(kind: type[Enum]) -> str:

@@ -1,4 +1,4 @@
-"""The page on synchronous code, docs/sync.md: its programs, under gunicorn and Celery too."""
+"""Synchronous code of the page docs/client.md, under gunicorn and Celery."""
 
 import json
 import os
@@ -15,16 +15,20 @@ from contextlib import contextmanager
 import anyio
 import pytest
 
-from helpers.pages import blocks_of, run_program
+from helpers.pages import blocks_of
 from helpers.serving import served
 from rbim import AsyncClient, Credentials, GroupType
 from rbim.emulator import Emulator
 
-FILES = {block.text.partition("\n")[0].removeprefix("# "): block.text for block in blocks_of("docs/sync.md", "python")}
+FILES = {
+    block.text.partition("\n")[0].removeprefix("# "): block.text
+    for block in blocks_of("docs/client.md", "python")
+    if block.title in {"Flask", "Celery"}
+}
 
 
 def test_every_block_is_run_here():
-    assert [*FILES] == ["script.py", "members.py", "web.py", "tasks.py"]
+    assert [*FILES] == ["web.py", "tasks.py"]
 
 
 @pytest.fixture(scope="module")
@@ -58,15 +62,6 @@ def environment(platform, folder):
 
 def clean(said):
     assert not re.search("Traceback|(?<!Security)Warning|Exception ignored|never retrieved", said), said
-
-
-def test_many_threads_share_one_client(platform, folder):
-    assert run_program(FILES["script.py"], folder, platform) == "200\n201\n"
-
-
-def test_a_fan_out_prints_the_groups(platform, folder):
-    anyio.run(make_group, platform, "客户交流")
-    assert run_program(FILES["members.py"], folder, platform).splitlines().count("客户交流") >= 1
 
 
 # --------------------------------------------------------------------------------- gunicorn
