@@ -55,7 +55,6 @@ EXPECTED = {
     "docs/index.md": {"rbim": [r"3\n"]},
     "docs/quickstart.md": {
         "Quickstart": [r"g8\d+ \[\]\n客户交流 3\n"],
-        "One client per process": [r"1001\n"],
         "Handling errors": [r"the platform said no: 900404 there is no group g1\n"],
     },
     "docs/errors.md": {
