@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rbim.operations.base import Operation
 
-__all__ = ["CatalogueEntry", "entries", "find", "markdown", "namespace", "namespaces", "repeating", "summary_of"]
+__all__ = ["CatalogueEntry", "entries", "find", "namespace", "namespaces", "repeating", "summary_of"]
 
 
 BUILT_IN = {"groups": ("rbim.operations.groups", "Groups"), "calls": ("rbim.operations.call_tasks", "Calls")}
@@ -69,16 +69,6 @@ def entries(name: str | None = None) -> Iterator[CatalogueEntry]:
     for each, kind in found.items():
         for method, declared in () if kind is None else kind.methods():
             yield CatalogueEntry(namespace=each, method=method, operation=declared.operation)
-
-
-def markdown() -> str:
-    """Return the Markdown table of operations for the docs."""
-    lines = ["| method | operation | answer | may be repeated |", "|---|---|---|---|"]
-    for entry in entries():
-        spec = entry.operation.spec
-        cells = (f"`{entry.namespace}.{entry.method}`", f"`{spec.name}`", f"`{spec.answer.__name__}`")
-        lines.append(f"| {' | '.join(cells)} | {repeating(entry.operation)} |")
-    return "\n".join(lines) + "\n"
 
 
 def repeating(kind: type[Operation[Any]]) -> str:

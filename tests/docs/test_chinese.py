@@ -14,11 +14,10 @@ from rbim import Dialect
 from rbim.emulator import Rules
 
 DOCS = ROOT / "docs"
-READMES = sorted(path.relative_to(ROOT).as_posix() for path in (DOCS / "examples").rglob("README.md"))
 COMMENT = re.compile(r"(^|\s+)(#|//|--) .*$", re.MULTILINE)
 PAGES = [f"docs/{path.name}" for path in sorted(DOCS.glob("*.md")) if path.name not in {"README.zh.md", "changelog.md"}]
 CHINESE = {page: page.replace("docs/", "docs/zh/", 1) for page in PAGES}
-CHINESE |= {page: page.replace("README.md", "README.zh.md") for page in READMES} | {"README.md": "docs/README.zh.md"}
+CHINESE["README.md"] = "docs/README.zh.md"
 DICTIONARIES = docs_module("derive").CHINESE
 
 

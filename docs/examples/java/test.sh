@@ -1,5 +1,8 @@
 #!/bin/sh
-# Compile and run the tests with the JDK and the JUnit of Debian (default-jdk-headless, junit5), without Maven.
+# Compile and run the tests with the JDK and the JUnit of Debian (default-jdk-headless, junit5), without Maven. With Maven or Gradle
+# the dependency is org.junit.jupiter:junit-jupiter:5.9.2 or later, of the scope test.
+# The tests start `rbim emulator`, which must be in PATH. With RBIM_BASE_URL, RBIM_APP_ID and RBIM_APP_TOKEN they use, and reset, one that
+# runs: it needs --emulated-clock and, on another machine, --sign-copies. The client has the default dialect.
 set -eu
 cd "$(dirname "$0")"
 built=${BUILD:-build}

@@ -1,3 +1,7 @@
+// node --test (Node.js 18 or later) starts `rbim emulator`, which must be in PATH. With RBIM_BASE_URL, RBIM_APP_ID and RBIM_APP_TOKEN
+// the tests use, and reset, one that runs: it needs --emulated-clock and, on another machine, --remote-copies and --sign-copies.
+// The client has the default dialect.
+
 import assert from 'node:assert/strict';
 import { EventEmitter, once } from 'node:events';
 import { createServer } from 'node:http';

@@ -62,7 +62,7 @@ def test_the_commands_of_the_page_work_one_after_the_other(emulator, capsys):
             assert err == ""
             printed[line] = out
     assert '"产品公告"' in printed["rbim groups search --name 产品公告 --json"]
-    assert printed[next(line for line in lines if "len(json" in line)] == "11\n"
+    assert len(json.loads(printed["rbim operations --json | python -m json.tool"])) == 11
     tasks = [task.request for task in emulator.state.tasks.values()]
     assert [task.task_name for task in tasks] == ["续费提醒", "续费提醒二"]
     assert not emulator.state.groups

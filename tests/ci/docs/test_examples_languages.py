@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from helpers.pages import blocks_of
 from helpers.paths import ROOT
 from helpers.sockets import free_port
 
@@ -58,8 +57,7 @@ def passed_in_node(shown):
 
 @needs_node
 def test_the_node_suite_starts_its_emulator_and_passes(environment):
-    (command,) = (block.text for block in blocks_of("docs/examples/node/README.md", "sh"))
-    tests, passed, skipped = passed_in_node(run_suite(command.split(), EXAMPLES / "node", environment))
+    tests, passed, skipped = passed_in_node(run_suite(["node", "--test"], EXAMPLES / "node", environment))
     assert (tests >= 15, passed, skipped) == (True, tests, 0)
 
 
@@ -67,8 +65,7 @@ def test_the_node_suite_starts_its_emulator_and_passes(environment):
 @needs_java[0]
 @needs_java[1]
 def test_the_java_suite_starts_its_emulator_and_passes(environment, tmp_path):
-    _, command = next(block.text for block in blocks_of("docs/examples/java/README.md", "sh")).splitlines()
-    shown = run_suite([command], EXAMPLES / "java", environment | {"BUILD": str(tmp_path / "build")})
+    shown = run_suite(["./test.sh"], EXAMPLES / "java", environment | {"BUILD": str(tmp_path / "build")})
     found, successful = (int(re.search(rf"(\d+) tests {word} ", shown)[1]) for word in ("found", "successful"))
     assert (found >= 15, successful) == (True, found)
     assert not (EXAMPLES / "java" / "build").exists()
@@ -150,8 +147,8 @@ def emulator(environment):
 
 
 def test_an_outage_leaves_it_healthy_and_its_end_does_not(emulator):
-    (commands,) = (block.text for block in blocks_of("docs/examples/container/README.md", "sh") if "curl" in block.text)
-    assert b'"status":503' in emulator.shell(commands)
+    commands = re.findall(r"^#   (curl .*)$", (CONTAINER / "compose.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert b'"status":503' in emulator.shell("\n".join(commands))
     control = f"http://127.0.0.1:{emulator.control}/_emulator/outage"
     body, headers = b'{"seconds": 600}', {"Content-Type": "application/json"}
     with OPENER.open(urllib.request.Request(control, body, headers), timeout=PATIENCE) as answer:

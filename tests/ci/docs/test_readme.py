@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from helpers.pages import blocks_of, run_newcomer
+from helpers.pages import blocks_of, run_newcomer, run_program
 from helpers.paths import ROOT
 
 READMES = ["README.md", "docs/README.zh.md"]
@@ -31,3 +31,27 @@ def test_a_newcomer_has_a_group_after_five_commands(tmp_path):
     assert len(commands) == 5
     assert [command.split()[0] for command in commands[2:]] == ["export", "rbim", "rbim"]
     assert re.search(r"g8\d{13}", run_newcomer(commands[2:], tmp_path))
+
+
+DELIVERY = """
+import anyio
+from rbim.credentials import credentials_from_env
+from rbim.emulator import Emulator
+
+async def main():
+    emulator = Emulator(credentials=credentials_from_env())
+    async with receiver, SqliteInbox("events.db") as inbox:
+        emulator.copy_to(receiver)
+        emulator.say("1001", "1002", "你好")
+        await emulator.deliver()
+        while (await inbox.counts()).waiting:
+            await anyio.sleep(0.01)
+
+anyio.run(main)
+"""
+
+
+def test_the_readmes_receiver_prints_what_is_said(tmp_path):
+    (program,) = (block.text for block in blocks_of("README.md", "python") if block.title == "A receiver")
+    out = run_program(program + DELIVERY, tmp_path, {"RBIM_APP_ID": "demo", "RBIM_APP_TOKEN": "demo"})
+    assert out == "1001 TEXT 你好\n"

@@ -145,17 +145,3 @@ def test_the_pages_blocks_are_test_modules_that_pass(pytester):
     assert all(tests)
     run = run_suite(pytester)
     run.assert_outcomes(passed=2 * sum(tests))  # on asyncio and trio
-
-
-def test_the_difference_that_the_page_shows_is_the_one_that_pytest_prints(pytester):
-    block = (
-        BLOCKS[0]
-        .replace('InviteJoinGroup(group_id=group_id, members=["1001", "1002"])', "")
-        .replace("== [\n", '== [InviteJoinGroup(group_id=group_id, members=["1001", "1003"])\n')
-    )
-    pytester.path.joinpath("test_a.py").write_text(block.replace("\n        ,", ""), encoding="utf-8")
-    run = run_suite(pytester, "-k", "asyncio")
-    run.assert_outcomes(failed=1, deselected=1)
-    (shown,) = (block.text for block in blocks_of("docs/testing.md", "text"))
-    errors = [line.removeprefix("E").strip() for line in run.outlines if line.startswith("E ")]
-    assert errors[: len(shown.splitlines())] == [line.strip() for line in shown.splitlines()]
