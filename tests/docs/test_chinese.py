@@ -18,6 +18,7 @@ READMES = sorted(path.relative_to(ROOT).as_posix() for path in (DOCS / "examples
 PAGES = [f"docs/{path.name}" for path in sorted(DOCS.glob("*.md")) if path.name not in {"README.zh.md", "changelog.md"}]
 CHINESE = {page: page.replace("docs/", "docs/zh/", 1) for page in PAGES}
 CHINESE |= {page: page.replace("README.md", "README.zh.md") for page in READMES} | {"README.md": "docs/README.zh.md"}
+COMMENT = re.compile(r"(?:^| +)# .*$", re.MULTILINE)
 DICTIONARIES = docs_module("derive").CHINESE
 
 
@@ -36,10 +37,10 @@ def headings(page):
 
 
 def shown(page):
-    """Return a page's blocks, each with the number of its section; in tables of contents the titles are translated."""
+    """Return a page's blocks, each with the number of its section; comments and tables of contents are translated."""
     titles = [title for _, title in headings(page)]
     return [
-        (titles.index(block.title), block.language, "" if block.language == "{toctree}" else block.text)
+        (titles.index(block.title), block.language, "" if block.language == "{toctree}" else COMMENT.sub("", block.text))
         for block in blocks_of(page)
         if block.language != "{include}"  # whose paths are others
     ]
