@@ -87,6 +87,6 @@ async def shots(browser, folder, known, names, file):
 
 CHINESE = {"width": chromium.NARROW, "language": "zh-CN", "theme": "dark"}
 JOB = {"job-page-light": Shot(view="overview"), "job-page-narrow-dark": Shot(view="accounts", **CHINESE)}
-INBOX = {"inbox-page-light": Shot(view="events"), "inbox-page-narrow-dark": Shot(view="dead", **CHINESE)}
+INBOX = {"inbox-page-light": Shot(view="events")}
 PICTURES = dict.fromkeys(JOB, job_pages) | dict.fromkeys(INBOX, inbox_pages)
 """The function that takes each picture, by the name of its file without ``.png``."""

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -24,7 +25,7 @@ from helpers.sockets import free_port
 from rbim import NotSent
 from rbim.callbacks import MemorySink, Receiver, delivery_of, sign
 
-INBOX, RATE, ENTRANCE = (block.text for block in blocks_of("docs/machines.md", "python"))
+INBOX, RATE = (block.text for block in blocks_of("docs/machines.md", "python")[:2])
 EXAMPLE = ROOT / "docs" / "examples" / "machines"
 SERVICES = yaml.safe_load((EXAMPLE / "compose.yml").read_text(encoding="utf-8"))["services"]
 ADDRESS = "postgresql://rbim@db/rbim"
@@ -180,8 +181,7 @@ async def test_a_broker_at_the_entrance(tmp_path, monkeypatch):
     pytest.importorskip("nats")
     monkeypatch.setenv("RBIM_APP_ID", APP)
     monkeypatch.setenv("RBIM_APP_TOKEN", TOKEN)
-    program = {"__name__": "entrance"}
-    exec(compile(ENTRANCE.replace("/var/lib/rbim", str(tmp_path)), "docs/machines.md", "exec"), program)
+    program = runpy.run_path(str(EXAMPLE / "entrance.py"))
     port = free_port()
     servers, taken = [f"nats://127.0.0.1:{port}"], MemorySink()
 

@@ -1,4 +1,4 @@
-"""The settings of docs/reloads.md lose nothing: servers reload under a load of copies, and a job is stopped."""
+"""The settings of docs/machines.md lose nothing: servers reload under a load of copies, and a job is stopped."""
 
 import http.client
 import importlib.util
@@ -27,7 +27,28 @@ from rbim.bulk import InviteJob
 from rbim.callbacks import sign
 
 GUNICORN = importlib.util.find_spec("gunicorn") and importlib.util.find_spec("uvicorn_worker")
-BLOCKS = {(block.title, block.language): block.text for block in blocks_of("docs/reloads.md")}
+BLOCKS = {(block.title, block.language): block.text for block in blocks_of("docs/machines.md")}
+SERVICE = r"""
+from contextlib import asynccontextmanager
+
+from rbim.callbacks import Event, Receiver, SqliteInbox
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+receiver = Receiver.from_env(sink=SqliteInbox("events.db"))
+
+@receiver.fallback
+async def handled(event: Event) -> None:
+    with open("handled.txt", "a", encoding="utf-8") as log:
+        log.write(f"{event.msg_id}\n")
+
+@asynccontextmanager
+async def lifespan(app):
+    async with receiver:
+        yield
+
+app = Starlette(routes=[Route("/copies", receiver.asgi, methods=["POST"])], lifespan=lifespan)
+"""
 ENOUGH = 20.0
 SENDERS = 6
 AROUND_NGINX = """
@@ -170,7 +191,7 @@ def all_handled(folder, load):
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "service.py").write_text(BLOCKS["The application", "python"], encoding="utf-8")
+    (tmp_path / "service.py").write_text(SERVICE, encoding="utf-8")
     return tmp_path
 
 

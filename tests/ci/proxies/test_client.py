@@ -85,7 +85,7 @@ async def test_with_its_defaults_it_repeats_nothing_and_rbim_what_does_no_harm(k
 
 @of_one
 async def test_set_to_repeat_everything_it_doubles_requests_that_rbim_cannot_see(kind, module, tmp_path):
-    """As docs/reloads.md says: the one thing that no client can be told."""
+    """As docs/machines.md says: the one thing that no client can be told."""
     run = await repeats(kind, tmp_path, module, again=True)
     assert (run.tally.lost, run.tally.wrong) == (0, ())
     assert (run.tally.answered, run.tally.again) == (run.tally.calls, 0)

@@ -41,7 +41,7 @@ async def test_a_restart_of_the_proxy_loses_only_copies_that_were_not_acknowledg
 @pytest.mark.parametrize("kind", PROXIES)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_copy_that_the_proxy_repeats_to_a_second_receiver_is_handled_once(kind, tmp_path):
-    """Its answer was lost. docs/reloads.md advises this setting in front of receivers, and only there."""
+    """Its answer was lost. docs/machines.md advises this setting in front of receivers, and only there."""
     run = await repeated(kind, tmp_path)
     assert (run.reasons, run.acknowledged) == ({}, run.sent)
     twice = {name for name, receivers in run.received.items() if len(receivers) == 2}
