@@ -42,7 +42,7 @@ REGIONS = {
     "callbacks.md": {"event fields": event_fields, "event classes": event_classes},
     "emulator.md": {"commands": commands, "faults": request_faults, "copy-faults": copy_faults},
     "errors.md": {"exits": exits},
-    "performance.md": performance.regions(),
+    "transports.md": performance.regions(),
     "internals/performance.md": performance.goals(),
     "internals/architecture.md": {"house": house, "layers": layers},
     "internals/reliability.md": {
