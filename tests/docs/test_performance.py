@@ -8,8 +8,6 @@ from helpers.paths import ROOT
 MEASURED = (ROOT / "docs" / "internals" / "performance.md").read_text(encoding="utf-8")
 PAGE = (ROOT / "docs" / "transports.md").read_text(encoding="utf-8")
 FOR_USERS = PAGE.partition("### CPU time\n")[2].partition("\n## ")[0]
-    (ROOT / "docs" / "transports.md").read_text(encoding="utf-8").partition("### CPU time\n")[2].partition("\n## ")[0]
-)
 
 
 def test_every_missed_goal_of_the_recorded_run_is_on_the_page():
