@@ -101,7 +101,9 @@ async def test_everything_is_reached_and_done_by_keyboard_alone(emulator, server
     assert "1001" in next(iter(emulator.state.groups.values())).members
     await keys.press("Escape")
     await expect(dialog).to_have_count(0)
-    await expect(window.get_by_role("button", name="产品公告")).to_be_focused()  # where the focus was: given back as the dialog is gone
+    await expect(
+        window.get_by_role("button", name="产品公告")
+    ).to_be_focused()  # where the focus was: given back as the dialog is gone
 
 
 async def test_the_page_speaks_the_language_of_the_browser(emulator, server, opened):
