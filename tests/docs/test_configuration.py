@@ -56,11 +56,9 @@ def test_a_command_works(folder, url, capsys, command):
     assert (code, capsys.readouterr().err) == (Exit.DONE, "")
 
 
-def test_what_config_show_shows(folder, capsys, monkeypatch):
-    monkeypatch.setenv("RBIM_TIMEOUT", "5")
-    monkeypatch.setenv("RBIM_DIALECT", "members_shape=nested")
+def test_what_config_show_shows(folder, capsys):
 
-    run(["config", "show", "--dialect", "zone=+09:00"])
+    run(["config", "show"])
 
     shown = words(capsys.readouterr().out.replace(str(folder), "/srv/app"))
     *expected, rest = words(SHOWN.text)
