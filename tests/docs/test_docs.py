@@ -75,7 +75,6 @@ EXPECTED = {
     "docs/dialect.md": {"Dialect: choices that the interface leaves open": [r"Throttled 5\n"]},
     "docs/internals/contributing.md": {
         "Adding an operation": [r"\[\('admin', <Role.CREATOR: '0'>\), \('1001', <Role.MEMBER: '2'>\)\]\n"],
-        "Adding a quirk": [r"1:05:00 '1h5m'\n0:45:00 '45m'\nNone 'until tomorrow'\nNone ''\n"],
     },
 }
 """What each program of a page prints, by the heading it stands under."""
