@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from _derive import mutants, performance, simulation  # noqa: E402  # the path comes first
-from _derive.architecture import house, layers  # noqa: E402  # the path comes first
+from _derive.architecture import house  # noqa: E402  # the path comes first
 from _derive.chinese import dictionaries  # noqa: E402  # the path comes first
 from _derive.description import description_page  # noqa: E402  # the path comes first
 from _derive.dialect import dialect_page  # noqa: E402  # the path comes first
@@ -44,7 +44,7 @@ REGIONS = {
     "errors.md": {"exits": exits},
     "transports.md": performance.regions(),
     "internals/performance.md": performance.goals(),
-    "internals/architecture.md": {"house": house, "layers": layers},
+    "internals/architecture.md": {"house": house},
     "internals/reliability.md": {
         "promises": promises,
         "faults": faults,

@@ -1,4 +1,4 @@
-"""The derived parts of the page on architecture: the folders, and the layers of the import contract."""
+"""The derived parts of the page on architecture: the modules and folders, and the layers of the import contract."""
 
 from __future__ import annotations
 
@@ -12,25 +12,22 @@ from _derive.markdown import code, inline, table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["house", "layer_names", "layers", "pure", "summary"]
+__all__ = ["house", "layer_names", "pure", "summary"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "rbim"
 
 
 def house() -> str:
-    """Return the package's own modules and every folder, with the first sentence of the docstring."""
-    rows = ((f"{'&emsp;' * depth}{code(name)}", inline(summary(path))) for depth, name, path in _tree(PACKAGE))
+    """Return the package's own modules and folders, with the first sentence of the docstring."""
+    rows = ((code(f"{path.name}/" if path.is_dir() else path.name), inline(summary(path))) for path in _parts())
     return "\n" + table(("", "what it is"), rows) + "\n"
 
 
-def _tree(folder: Path, depth: int = 0) -> Iterator[tuple[int, str, Path]]:
-    for path in sorted(folder.iterdir(), key=lambda path: (path.is_dir(), path.name)):
-        if path.is_dir() and (path / "__init__.py").exists():
-            yield depth, f"{path.name}/", path
-            yield from _tree(path, depth + 1)
-        elif folder == PACKAGE and path.suffix == ".py" and path.name != "__init__.py":
-            yield depth, path.name, path
+def _parts() -> Iterator[Path]:
+    for path in sorted(PACKAGE.iterdir(), key=lambda path: (path.is_dir(), path.name)):
+        if (path / "__init__.py").exists() or (path.suffix == ".py" and not path.name.startswith("__")):
+            yield path
 
 
 def summary(path: Path) -> str:
@@ -55,12 +52,3 @@ def layer_names() -> list[list[str]]:
 def pure() -> set[str]:
     """Return the names of the pure modules: those that do no input or output."""
     return {name.removeprefix("rbim.") for name in _contract("forbidden")["source_modules"]}
-
-
-def layers() -> str:
-    """Return the layers as a table, highest first."""
-    rows = (
-        (str(number), ", ".join(map(code, layer)))
-        for number, layer in zip(range(len(layer_names()), 0, -1), layer_names(), strict=True)
-    )
-    return "\n" + table(("layer", "folders and modules"), rows) + "\n"
