@@ -83,7 +83,7 @@ def description_page() -> str:
             by_part.setdefault(row.part, []).append(row)
         for part, of_part in by_part.items():
             parts += [f"### {part}\n"] if part else []
-            parts.append(table(("statement", "place and tests"), map(_cells, of_part)))
+            parts.append(table(("statement", "proof"), map(_cells, of_part)))
     return "\n".join(parts)
 
 
