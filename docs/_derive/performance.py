@@ -51,13 +51,13 @@ def _table(part: str, title: str) -> dict[str, Any]:
     return next((table for table in _result(part).get("tables", ()) if table["title"].startswith(title)), {})
 
 
-def _some(part: str, title: str, *columns: str) -> list[list[str]]:
-    """Return the rows of a table, each with its name and these columns only."""
+def _some(part: str, title: str, columns: dict[str, int]) -> list[list[str]]:
+    """Return the rows of a table, each with its name and these columns only, in so many digits."""
     found = _table(part, title)
     if not found:
         return []
-    places = [found["columns"].index(column) for column in columns]
-    return [[row[0], *(_cell(row[place], found["digits"]) for place in places)] for row in found["rows"]]
+    places = {found["columns"].index(column): digits for column, digits in columns.items()}
+    return [[row[0], *(_cell(row[place], digits) for place, digits in places.items())] for row in found["rows"]]
 
 
 def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -112,15 +112,15 @@ def _short() -> str:
 
 def _deliveries() -> str:
     """Return the cost of a delivery, and how many a second are accepted, for receivers and endpoints written by hand."""
-    costs = _some("callbacks", "CPU us", "CPU us per event")
-    speeds = _some("callbacks", "Deliveries per second over", "per second", "p99 ms")
+    costs = _some("callbacks", "CPU us", {"CPU us per event": 0})
+    speeds = _some("callbacks", "Deliveries per second over", {"per second": 0, "p99 ms": 0})
     rows = [[*cost, *speed[1:]] for cost, speed in zip(costs, speeds, strict=True) if cost[0].startswith(BY_HAND)]
     return f"\n{_markdown(('server', 'CPU us per event', 'events per second', 'p99 ms'), rows)}\n"
 
 
 def _tenants() -> str:
     """Return what one client and many add to a process, with a transport for each and with one for all."""
-    rows = _some("tenants", "Tenants", "MiB", "sockets")
+    rows = _some("tenants", "Tenants", {"MiB": 0, "sockets": 0})
     some = [row for row in rows if row[0].startswith(("1 client", "1,000 clients"))]
     return f"\n{_markdown(('clients over TLS', 'MiB', 'sockets'), some)}\n"
 
@@ -128,7 +128,7 @@ def _tenants() -> str:
 def _instructions() -> str:
     """Return the instructions of a call and of its parts."""
     column = "thousand instructions"
-    return f"\n{_markdown(('', column), _some('instructions', 'Thousand', column))}\n"
+    return f"\n{_markdown(('', column), _some('instructions', 'Thousand', {column: 0}))}\n"
 
 
 def _goals() -> str:

@@ -15,6 +15,7 @@ from rbim.emulator import Rules
 
 DOCS = ROOT / "docs"
 READMES = sorted(path.relative_to(ROOT).as_posix() for path in (DOCS / "examples").rglob("README.md"))
+COMMENT = re.compile(r"(^|\s+)(#|//|--) .*$", re.MULTILINE)
 PAGES = [f"docs/{path.name}" for path in sorted(DOCS.glob("*.md")) if path.name not in {"README.zh.md", "changelog.md"}]
 CHINESE = {page: page.replace("docs/", "docs/zh/", 1) for page in PAGES}
 CHINESE |= {page: page.replace("README.md", "README.zh.md") for page in READMES} | {"README.md": "docs/README.zh.md"}
@@ -36,10 +37,10 @@ def headings(page):
 
 
 def shown(page):
-    """Return a page's blocks, each with the number of its section; in tables of contents the titles are translated."""
+    """Return blocks without comments, each with the number of its section; tables of contents without their titles."""
     titles = [title for _, title in headings(page)]
     return [
-        (titles.index(block.title), block.language, "" if block.language == "{toctree}" else block.text)
+        (titles.index(block.title), block.language, "" if block.language == "{toctree}" else COMMENT.sub("", block.text))
         for block in blocks_of(page)
         if block.language != "{include}"  # whose paths are others
     ]
