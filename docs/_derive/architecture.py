@@ -1,16 +1,13 @@
-"""The derived parts of the page on architecture: the modules and folders, and the layers of the import contract."""
+"""The derived parts of the page on architecture: the folders, and the layers of the import contract."""
 
 from __future__ import annotations
 
 import ast
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from _derive.markdown import code, inline, table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["house", "layer_names", "pure", "summary"]
 
@@ -19,15 +16,9 @@ PACKAGE = ROOT / "rbim"
 
 
 def house() -> str:
-    """Return the package's own modules and folders, with the first sentence of the docstring."""
-    rows = ((code(f"{path.name}/" if path.is_dir() else path.name), inline(summary(path))) for path in _parts())
-    return "\n" + table(("", "what it is"), rows) + "\n"
-
-
-def _parts() -> Iterator[Path]:
-    for path in sorted(PACKAGE.iterdir(), key=lambda path: (path.is_dir(), path.name)):
-        if (path / "__init__.py").exists() or (path.suffix == ".py" and not path.name.startswith("__")):
-            yield path
+    """Return the package's own folders, with the first sentence of the docstring."""
+    folders = sorted(path.parent for path in PACKAGE.glob("*/__init__.py"))
+    return "\n" + table(("folder", "content"), ((code(f"{path.name}/"), inline(summary(path))) for path in folders)) + "\n"
 
 
 def summary(path: Path) -> str:
