@@ -1,4 +1,4 @@
-"""The charts that the README shows, drawn from the JSON document of the benchmarks.
+"""The chart on the page on transports, drawn from the JSON document of the benchmarks.
 
 Run: python -m benchmarks.plot DOCUMENT FOLDER
 
@@ -11,22 +11,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-__all__ = ["AT_HUNDRED", "BY_IN_FLIGHT", "costs", "draw"]
+__all__ = ["BY_IN_FLIGHT", "costs", "draw"]
 
-AT_HUNDRED, BY_IN_FLIGHT = "cost-at-100-in-flight.svg", "cost-by-calls-in-flight.svg"
-TABLE, PREFERRED, ENCRYPTED = "CPU ms per 1000 calls", "no latency", "TLS 1.3"
+BY_IN_FLIGHT = "cost-by-calls-in-flight.svg"
+TABLE, PREFERRED = "CPU ms per 1000 calls", "no latency"
 OURS, FLOOR, H11 = "rbim over ", "floor", "h11"
-IN_FLIGHT = 100
-WIDE = 300  # ratio of the largest to the smallest bar from which the axis is logarithmic
-WHOLE = 10  # from this value on, figures have no decimals
 INK = "#7d8590"
-RBIM, OTHERS = "#3b82f6", "#b0793a"
 LIBRARIES = {
     "asyncio": "#3b82f6",
     "pyreqwest": "#2f9e5f",
@@ -54,10 +49,10 @@ STYLE: dict[str, Any] = {
 }
 
 
-def costs(document: dict[str, Any], place: str = "") -> dict[str, dict[int, float]]:
-    """Return the CPU ms of 1000 calls by client and by calls in flight, from the table whose title names the place.
+def costs(document: dict[str, Any]) -> dict[str, dict[int, float]]:
+    """Return the CPU ms of 1000 calls by client and by calls in flight.
 
-    Without a place: from the table without latency, or else from the first one.
+    From the table without latency, or else from the first one.
     """
     tables = [
         table
@@ -65,8 +60,8 @@ def costs(document: dict[str, Any], place: str = "") -> dict[str, dict[int, floa
         for table in result["tables"]
         if table["title"].startswith(TABLE) and all(column.isdigit() for column in table["columns"][1:])
     ]
-    other = tables[0] if tables and not place else None
-    found = next((table for table in tables if (place or PREFERRED) in table["title"]), other)
+    other = tables[0] if tables else None
+    found = next((table for table in tables if PREFERRED in table["title"]), other)
     if found is None:
         return {}
     in_flight = [int(column) for column in found["columns"][1:]]
@@ -78,7 +73,7 @@ def costs(document: dict[str, Any], place: str = "") -> dict[str, dict[int, floa
 
 
 def draw(document: dict[str, Any], folder: Path) -> list[Path]:
-    """Draw the charts of a document into a folder, and return their paths; no paths if it has no such figures.
+    """Draw the chart of a document into a folder, and return its path in a list, which is empty without such figures.
 
     Raises ImportError without matplotlib.
     """
@@ -90,55 +85,11 @@ def draw(document: dict[str, Any], folder: Path) -> list[Path]:
     except ImportError as error:
         raise ImportError('charts need matplotlib: python -m pip install "rbim[plot]"') from error
     folder.mkdir(parents=True, exist_ok=True)
-    charts = {AT_HUNDRED: partial(bars, encrypted=costs(document, ENCRYPTED)), BY_IN_FLIGHT: lines}
     with matplotlib.rc_context(STYLE):
-        for name, chart in charts.items():
-            figure = figures.Figure(layout="constrained")
-            chart(figure, found)
-            figure.savefig(folder / name, format="svg", metadata={"Date": None, "Creator": None})
-    return [folder / name for name in charts]
-
-
-def bars(figure: Any, found: dict[str, dict[int, float]], encrypted: dict[str, dict[int, float]]) -> None:
-    """Draw the cost of each client at a hundred calls in flight (or at the highest number), the lowest cost first.
-
-    A client that was measured over TLS has a second, paler bar.
-    """
-    measured = {number for of in found.values() for number in of}
-    in_flight = IN_FLIGHT if IN_FLIGHT in measured else max(measured)
-    figures = {name: of[in_flight] for name, of in found.items() if in_flight in of}
-    names = sorted(figures, key=lambda name: figures[name])
-    values = [figures[name] for name in names]
-    over_tls = {name: encrypted[name][in_flight] for name in names if in_flight in encrypted.get(name, {})}
-    axes = figure.add_subplot()
-    places = range(len(names))
-    axes.set_yticks(places, names)
-    colours = [bar_colour(name) for name in names]
-    height = 0.4 if over_tls else 0.7
-    drawn = axes.barh([place - 0.2 * bool(over_tls) for place in places], values, color=colours, height=height)
-    axes.bar_label(drawn, [shown(value) for value in values], padding=4)
-    label = f"CPU ms per 1000 calls, {in_flight} in flight"
-    if over_tls:
-        paired = [
-            (place + 0.2, over_tls[name], bar_colour(name))
-            for place, name in zip(places, names, strict=True)
-            if name in over_tls
-        ]
-        at, costs_there, paints = (list(column) for column in zip(*paired, strict=True))
-        drawn = axes.barh(at, costs_there, color=paints, height=height, alpha=0.45)
-        axes.bar_label(drawn, [shown(value) for value in costs_there], padding=4)
-        label += "; pale: TLS 1.3"
-    axes.invert_yaxis()
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=True, axis="x")
-    axes.set_axisbelow(True)
-    if max(*values, *over_tls.values()) > WIDE * values[0]:
-        axes.set_xscale("log")
-        axes.set_xlim(left=10 ** math.floor(math.log10(values[0])))
-        label += " (logarithmic)"
-    plain(axes, "x")
-    axes.set_xlabel(label)
-    axes.margins(x=0.1)
+        figure = figures.Figure(layout="constrained")
+        lines(figure, found)
+        figure.savefig(folder / BY_IN_FLIGHT, format="svg", metadata={"Date": None, "Creator": None})
+    return [folder / BY_IN_FLIGHT]
 
 
 def lines(figure: Any, found: dict[str, dict[int, float]]) -> None:
@@ -187,11 +138,6 @@ def apart(ends: dict[str, float], factor: float) -> dict[str, float]:
     return {name: math.exp(lowest(names) + gap * number) for names in groups for number, name in enumerate(names)}
 
 
-def bar_colour(name: str) -> str:
-    """Return the colour of a bar: one for rbim, one for hand-written clients, one for the floor."""
-    return RBIM if name.startswith(OURS) else INK if FLOOR in name else OTHERS
-
-
 def line_colour(name: str) -> str:
     """Return the colour of a line, which is the colour of its library."""
     found = (colour for library, colour in LIBRARIES.items() if library in name.lower())
@@ -204,11 +150,6 @@ def plain(axes: Any, axis: str) -> None:
     of = axes.xaxis if axis == "x" else axes.yaxis
     of.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
     of.set_minor_formatter(ticker.NullFormatter())
-
-
-def shown(value: float) -> str:
-    """Return a figure as text for a chart."""
-    return f"{value:,.0f}" if value >= WHOLE else f"{value:.1f}"
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from _derive import mutants, performance, simulation  # noqa: E402  # the path comes first
-from _derive.architecture import house, layers  # noqa: E402  # the path comes first
+from _derive.architecture import house  # noqa: E402  # the path comes first
 from _derive.chinese import dictionaries  # noqa: E402  # the path comes first
 from _derive.description import description_page  # noqa: E402  # the path comes first
 from _derive.dialect import dialect_page  # noqa: E402  # the path comes first
@@ -40,9 +40,9 @@ PAGES = {
 REGIONS = {
     "callbacks.md": {"event fields": event_fields, "event classes": event_classes},
     "emulator.md": {"commands": commands, "faults": request_faults, "copy-faults": copy_faults},
-    "performance.md": performance.regions(),
+    "transports.md": performance.regions(),
     "internals/performance.md": performance.goals(),
-    "internals/architecture.md": {"house": house, "layers": layers},
+    "internals/architecture.md": {"house": house},
     "internals/reliability.md": {
         "promises": promises,
         "faults": faults,

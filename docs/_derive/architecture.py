@@ -5,32 +5,20 @@ from __future__ import annotations
 import ast
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from _derive.markdown import code, inline, table
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["house", "layer_names", "layers", "pure", "summary"]
+__all__ = ["house", "layer_names", "pure", "summary"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "rbim"
 
 
 def house() -> str:
-    """Return the package's own modules and every folder, with the first sentence of the docstring."""
-    rows = ((f"{'&emsp;' * depth}{code(name)}", inline(summary(path))) for depth, name, path in _tree(PACKAGE))
-    return "\n" + table(("", "what it is"), rows) + "\n"
-
-
-def _tree(folder: Path, depth: int = 0) -> Iterator[tuple[int, str, Path]]:
-    for path in sorted(folder.iterdir(), key=lambda path: (path.is_dir(), path.name)):
-        if path.is_dir() and (path / "__init__.py").exists():
-            yield depth, f"{path.name}/", path
-            yield from _tree(path, depth + 1)
-        elif folder == PACKAGE and path.suffix == ".py" and path.name != "__init__.py":
-            yield depth, path.name, path
+    """Return the package's own folders, with the first sentence of the docstring."""
+    folders = sorted(path.parent for path in PACKAGE.glob("*/__init__.py"))
+    return "\n" + table(("folder", "content"), ((code(f"{path.name}/"), inline(summary(path))) for path in folders)) + "\n"
 
 
 def summary(path: Path) -> str:
@@ -55,12 +43,3 @@ def layer_names() -> list[list[str]]:
 def pure() -> set[str]:
     """Return the names of the pure modules: those that do no input or output."""
     return {name.removeprefix("rbim.") for name in _contract("forbidden")["source_modules"]}
-
-
-def layers() -> str:
-    """Return the layers as a table, highest first."""
-    rows = (
-        (str(number), ", ".join(map(code, layer)))
-        for number, layer in zip(range(len(layer_names()), 0, -1), layer_names(), strict=True)
-    )
-    return "\n" + table(("layer", "folders and modules"), rows) + "\n"

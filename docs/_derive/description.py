@@ -83,7 +83,7 @@ def description_page() -> str:
             by_part.setdefault(row.part, []).append(row)
         for part, of_part in by_part.items():
             parts += [f"### {part}\n"] if part else []
-            parts.append(table(("no.", "statement", "place", "tests"), map(_cells, of_part)))
+            parts.append(table(("statement", "proof"), map(_cells, of_part)))
     return "\n".join(parts)
 
 
@@ -96,4 +96,4 @@ def _says(row: Row) -> str:
 
 def _cells(row: Row) -> tuple[str, ...]:
     places = "<br>".join(code(place.removeprefix("rbim/")) for place in row.where)
-    return row.name, _says(row), places, node_ids(row.tests)
+    return f"{row.name}: {_says(row)}", f"{places}<br>{node_ids(row.tests)}"

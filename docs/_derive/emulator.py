@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, is_typeddict
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -17,25 +17,13 @@ __all__ = ["commands", "copy_faults", "request_faults"]
 
 
 def commands() -> str:
-    """Return the table of commands, with the fields of each body; those that may be left out are in brackets."""
+    """Return the table of commands. Those of the plan of copies are left out: they are those of the plan of requests."""
     rows = [
-        (code(f"{each.method} {each.path}"), _body(each.reads), each.help[0].lower() + each.help[1:].rstrip("."))
+        (code(f"{each.method} {each.path}"), each.help[0].lower() + each.help[1:].rstrip("."))
         for each in COMMANDS
+        if "/copy-faults" not in each.path
     ]
-    return f"\n{table(('command', 'body', 'effect'), rows)}\n"
-
-
-def _body(kind: Any) -> str:
-    if kind is None or kind is object:
-        return "" if kind is None else "JSON"
-    if is_typeddict(kind):
-        required, optional = [*kind.__required_keys__], [*kind.__optional_keys__]
-        order = list(kind.__annotations__)
-        required, optional = sorted(required, key=order.index), sorted(optional, key=order.index)
-    else:
-        required = [each.name for each in attrs.fields(kind) if each.default is attrs.NOTHING]
-        optional = [each.name for each in attrs.fields(kind) if each.default is not attrs.NOTHING]
-    return ", ".join([*map(code, required), *(f"[{code(name)}]" for name in optional)])
+    return f"\n{table(('command', 'effect'), rows)}\n"
 
 
 def request_faults() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import Any
 
 from _derive.markdown import code, table
@@ -20,21 +19,22 @@ NAMES = {
 
 
 def faults() -> str:
-    """Return the matrix: faults of a phase with the same result stand in one row."""
+    """Return the matrix: all faults with the same result stand in one row, by their phases."""
     record = recorded("faults")
-    rows: list[tuple[str, ...]] = []
-    for phase, of_phase in groupby(record["cells"], key=lambda cell: cell["phase"]):
-        together: dict[tuple[str, ...], list[str]] = {}
-        for cell in of_phase:
-            together.setdefault(_result(cell), []).append(cell["fault"])
-        rows += [(phase, "; ".join(of_result), *result) for result, of_result in together.items()]
+    by_result: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for cell in record["cells"]:
+        by_result.setdefault(_result(cell), {}).setdefault(cell["phase"], []).append(cell["fault"])
+    rows = [
+        (*result, "<br>".join(f"*{phase}:* {'; '.join(found)}" for phase, found in phases.items()))
+        for result, phases in by_result.items()
+    ]
     calls = len(record["cells"]) * len(record["transports"]) * len(KINDS)
     names = ", ".join(code(NAMES[name]) for name in record["transports"])
     about = (
         f"{len(record['cells'])} faults, {len(record['transports'])} transports ({names}), three kinds of operation: "
         f"{calls:,} calls. All transports agree.\n"
     )
-    head = ("phase", "fault", "error", "outcome", "sent again")
+    head = ("error", "outcome", "sent again", "faults, by the phase of the call")
     return f"\n{run_of(record, 'python -m tests.ci.faults')}\n{about}\n{table(head, rows)}\n"
 
 

@@ -1,7 +1,7 @@
 """An extension for Sphinx: what joins the English site and the Chinese one, which is its folder ``zh``.
 
 - Each page knows the same page in the other language, or the other index if there is none (``other`` in the templates).
-- A link to a page of the other language (``../performance.md``, ``zh/machines.md``) leads there. Sphinx knows only the pages
+- A link to a page of the other language (``../transports.md``, ``zh/machines.md``) leads there. Sphinx knows only the pages
   of one site.
 - The search finds Chinese. Chinese has no blanks between words, so each two neighbouring characters are indexed as a word,
   and a query is divided in the same way: a page is found if it has all pairs. This needs no dictionary, and index and query

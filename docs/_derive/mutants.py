@@ -29,14 +29,13 @@ def areas() -> str:
         "possible mutants",
         "tried",
         "noticed",
-        "survived",
         "noticed of all",
         "of those that a test can notice",
     ]
     return f"{table(head, rows)}\nCommit {record['commit']}, {record['date']}; {versions}; {record['machine']}.\n"
 
 
-COUNTS = ("possible", "mutants", "noticed", "survived")
+COUNTS = ("possible", "mutants", "noticed")
 HIDDEN = {"equivalent", "speed"}
 """Kinds of survivors that a test of behaviour cannot notice."""
 

@@ -1,4 +1,4 @@
-"""The derived parts of the page on performance: the tables and sentences of one recorded run of the benchmarks.
+"""The derived parts of the pages on performance: the tables and sentences of one recorded run of the benchmarks.
 
 ``python -m benchmarks --json benchmarks/measured.json`` writes the run. A part that was not measured leaves its region
 empty.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import textwrap
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     Cell = str | float | None
 
-__all__ = ["RECORDED", "TABLES", "goals", "regions"]
+__all__ = ["RECORDED", "goals", "regions"]
 
 RECORDED = Path(__file__).resolve().parent.parent.parent / "benchmarks" / "measured.json"
 WIDTH = 130
@@ -25,29 +24,18 @@ AT = "100"
 PLAIN, TLS, PER_CALL = "CPU ms per 1000 calls, no latency", "CPU ms per 1000 calls, TLS 1.3", "CPU ms per 1000 calls"
 PEER, OURS = "aiohttp by hand", "rbim over "
 
-TABLES = {
-    "instructions": ("instructions", "Thousand instructions"),
-    "start": ("import_time", "CPU ms"),
-    "memory": ("memory", "Resident memory"),
-    "tenants": ("tenants", "Tenants"),
-    "pace": ("bulk", "Pace of a job"),
-    "loading": ("loading", "A whole job"),
-    "deliveries": ("callbacks", "CPU us"),
-    "deliveries per second": ("callbacks", "Deliveries per second over"),
-    "conversations": ("callbacks", "Events per second"),
-}
-"""The part and the beginning of the title of each table, by its region."""
+BY_HAND = ("receiver", "FastAPI")
+"""How the rows of servers on the page begin: receivers, and endpoints written by hand."""
 
 
 def regions() -> dict[str, Callable[[], str]]:
     """Return the functions that make the regions of the page for users, by name."""
-    tables = {name: partial(_region, *where) for name, where in TABLES.items() if name != "instructions"}
-    return {"run": _run, "in short": _short, **tables}
+    return {"in short": _short, "deliveries": _deliveries, "tenants": _tenants}
 
 
 def goals() -> dict[str, Callable[[], str]]:
     """Return the functions that make the regions of the page on how performance is measured."""
-    return {"goals in short": _goals_in_short, "goals": _goals, "instructions": partial(_region, *TABLES["instructions"])}
+    return {"run": _run, "goals": _goals, "instructions": _instructions}
 
 
 def _recorded() -> dict[str, Any]:
@@ -63,14 +51,13 @@ def _table(part: str, title: str) -> dict[str, Any]:
     return next((table for table in _result(part).get("tables", ()) if table["title"].startswith(title)), {})
 
 
-def _region(part: str, title: str) -> str:
-    """Return a table of the run as Markdown, below its title."""
+def _some(part: str, title: str, columns: dict[str, int]) -> list[list[str]]:
+    """Return the rows of a table, each with its name and these columns only, in so many digits."""
     found = _table(part, title)
     if not found:
-        return "\n"
-    rows = [[_cell(cell, found["digits"]) for cell in row] for row in found["rows"]]
-    note = f"\n{_wrapped(found['note'])}" if found["note"] else ""
-    return f"\n{_wrapped(found['title'] + ':')}\n{_markdown(found['columns'], rows)}{note}\n"
+        return []
+    places = {found["columns"].index(column): digits for column, digits in columns.items()}
+    return [[row[0], *(_cell(row[place], digits) for place, digits in places.items())] for row in found["rows"]]
 
 
 def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -86,9 +73,6 @@ def _cell(cell: Cell, digits: int) -> str:
 
 def _wrapped(text: str) -> str:
     return f"{textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)}\n"
-
-
-# Sentences and tables that more than one table gives.
 
 
 def _run() -> str:
@@ -120,34 +104,40 @@ def _short() -> str:
     names = sorted((name for name in plain if name.startswith(OURS) or name.endswith("by hand")), key=plain.__getitem__)
     rows: list[list[str]] = []
     for name in names:
-        encrypted = (tls.get(name), tls[name] / tls[PEER] if name in tls and PEER in tls else None)
-        cells: tuple[Cell, ...] = (plain[name], plain[name] / plain[PEER], *encrypted)
-        rows.append([name, *(_cell(cell, digits) for cell, digits in zip(cells, (0, 2, 0, 2), strict=True))])
-    columns = ("client", "CPU ms per 1000 calls", "/ aiohttp", "TLS 1.3", "TLS 1.3, / aiohttp")
+        cells: tuple[Cell, ...] = (plain[name], plain[name] / plain[PEER], tls.get(name))
+        rows.append([name, *(_cell(cell, digits) for cell, digits in zip(cells, (0, 2, 0), strict=True))])
+    columns = ("client", "CPU ms per 1000 calls", "/ aiohttp", "TLS 1.3")
     return f"\n{_markdown(columns, rows)}\n"
 
 
-def _judged() -> dict[bool, list[dict[str, Any]]]:
-    """Return the goals that are missed (False) or met (True)."""
-    goals = [goal for result in _recorded()["results"] for goal in result["goals"]]
-    return {judged: [goal for goal in goals if goal["met"] is judged] for judged in (False, True)}
+def _deliveries() -> str:
+    """Return the cost of a delivery, and how many a second are accepted, for receivers and endpoints written by hand."""
+    costs = _some("callbacks", "CPU us", {"CPU us per event": 0})
+    speeds = _some("callbacks", "Deliveries per second over", {"per second": 0, "p99 ms": 0})
+    rows = [[*cost, *speed[1:]] for cost, speed in zip(costs, speeds, strict=True) if cost[0].startswith(BY_HAND)]
+    return f"\n{_markdown(('server', 'CPU us per event', 'events per second', 'p99 ms'), rows)}\n"
 
 
-def _goals_in_short() -> str:
-    """Return how many goals are met."""
-    judged = _judged()
-    met, missed = len(judged[True]), len(judged[False])
-    return f"\n{_wrapped(f'{met} of {met + missed} goals are met, {missed} are missed.')}\n"
+def _tenants() -> str:
+    """Return what one client and many add to a process, with a transport for each and with one for all."""
+    rows = _some("tenants", "Tenants", {"MiB": 0, "sockets": 0})
+    some = [row for row in rows if row[0].startswith(("1 client", "1,000 clients"))]
+    return f"\n{_markdown(('clients over TLS', 'MiB', 'sockets'), some)}\n"
+
+
+def _instructions() -> str:
+    """Return the instructions of a call and of its parts."""
+    column = "thousand instructions"
+    return f"\n{_markdown(('', column), _some('instructions', 'Thousand', {column: 0}))}\n"
 
 
 def _goals() -> str:
-    """Return all goals: those that are missed first, then those that are met."""
-    titles = {False: "Missed", True: "Met"}
-    parts: list[str] = []
-    for judged, found in _judged().items():
-        rows = [[goal["name"], f"{goal['value']:,.2f}", _bound(goal)] for goal in found]
-        parts += [_markdown((titles[judged], "measured", "goal"), rows)] if rows else []
-    return "\n" + "\n".join(parts) + "\n"
+    """Return how many goals are met, and all that are missed."""
+    goals = [goal for result in _recorded()["results"] for goal in result["goals"] if goal["met"] is not None]
+    missed = [goal for goal in goals if not goal["met"]]
+    told = _wrapped(f"{len(goals) - len(missed)} of {len(goals)} goals are met. These are missed:")
+    rows = [[goal["name"], f"{goal['value']:,.2f}", _bound(goal)] for goal in missed]
+    return f"\n{told}\n{_markdown(('goal', 'measured', 'asked'), rows)}\n"
 
 
 def _bound(goal: dict[str, Any]) -> str:

@@ -19,13 +19,13 @@ __all__ = ["recorded", "soak"]
 
 RECORDED = Path(__file__).resolve().parent.parent / "internals" / "proof" / "soak.json"
 SHARED = {
-    "memory": "memory (RSS)",
-    "heap": "memory in use (malloc)",
-    "blocks": "objects in memory",
-    "descriptors": "files and other descriptors",
+    "memory": "RSS, KiB",
+    "heap": "malloc, KiB",
+    "blocks": "objects",
+    "descriptors": "descriptors",
     "connections": "connections",
     "threads": "threads",
-    "tasks": "tasks of asyncio",
+    "tasks": "tasks",
 }
 
 
@@ -41,24 +41,21 @@ def soak() -> str:
     runs = document["runs"]
     rows = [[name, *(_trend(run, figure) for run in runs)] for figure, name in SHARED.items()]
     figures = dict.fromkeys(each["figure"] for run in runs for each in run["verdicts"])
-    rows += [[f"file: {name}", *(_trend(run, name) for run in runs)] for name in figures if name not in SHARED]
+    rows += [[f"{name}, KiB", *(_trend(run, name) for run in runs)] for name in figures if name not in SHARED]
     rows.append(["requests", *(f"{run['counts'].get('requests', 0):,}" for run in runs)])
     rows.append(["lost", *(str(len(run["losses"])) for run in runs)])
-    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
     minutes = " or ".join(sorted({f"{run['minutes']:g}" for run in runs}))
     rates = " or ".join(sorted({f"{run['rate']:g}" for run in runs}))
     said = (
-        f"Recorded on {document['date']} at commit `{document['commit']}`: {minutes} minutes each, {rates} requests"
-        f" a second, at the same time, on"
-        f" {document['machine']}; {versions}.\n"
+        f"Recorded on {document['date']} at commit `{document['commit']}`: {minutes} minutes, {rates} requests a second"
+        f" each, on {document['machine']}.\n"
     )
     wrapped = textwrap.fill(said, 130, break_long_words=False, break_on_hyphens=False)
-    return f"\n{wrapped}\n\n{table(['growth, and its bound', *(run['scenario'] for run in runs)], rows)}\n"
+    return f"\n{wrapped}\n\n{table(['growth/bound', *(run['scenario'] for run in runs)], rows)}\n"
 
 
 def _trend(run: Mapping[str, Any], figure: str) -> str:
     found = next((each for each in run["verdicts"] if each["figure"] == figure), None)
     if found is None:
         return ""
-    unit = f" {found['unit']}" if found["unit"] == "KiB" else ""
-    return f"{found['growth']:+,.0f} of {found['allowed']:,.0f}{unit}" + ("" if found["flat"] else " **grows**")
+    return f"{found['growth']:+,.0f}/{found['allowed']:,.0f}" + ("" if found["flat"] else " **grows**")

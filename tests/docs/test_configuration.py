@@ -20,7 +20,7 @@ from rbim.emulator import Emulator
 
 PAGE = "docs/configuration.md"
 TOKEN = "the-token-nobody-may-see"
-(TOML,), (SHELL,), (SHOWN,), (PROGRAM,) = (blocks_of(PAGE, language) for language in ("toml", "sh", "text", "python"))
+(TOML,), (SHELL,), (PROGRAM,) = (blocks_of(PAGE, language) for language in ("toml", "sh", "python"))
 APP = re.search(r'app_id = "(\w+)"', TOML.text)[1]
 ADDRESS = "https://gw-test.example:8883"
 
@@ -54,22 +54,6 @@ def test_a_command_works(folder, url, capsys, command):
     code = run(at(command, url).split()[1:])
 
     assert (code, capsys.readouterr().err) == (Exit.DONE, "")
-
-
-def test_what_config_show_shows(folder, capsys, monkeypatch):
-    monkeypatch.setenv("RBIM_TIMEOUT", "5")
-    monkeypatch.setenv("RBIM_DIALECT", "members_shape=nested")
-
-    run(["config", "show", "--dialect", "zone=+09:00"])
-
-    shown = words(capsys.readouterr().out.replace(str(folder), "/srv/app"))
-    *expected, rest = words(SHOWN.text)
-    assert (shown[: len(expected)], rest) == (expected, ["..."])
-
-
-def words(text):
-    """Return the words of each line, whatever is between them."""
-    return [line.split() for line in text.splitlines() if line and not line.startswith("─")]
 
 
 VALUES = re.findall(r"^\| .+? \| `(\w+ = .+?)` \| `(\w+=.+?)` \|$", (ROOT / PAGE).read_text(encoding="utf-8"), re.MULTILINE)

@@ -209,7 +209,7 @@ def _command(method: str, path: str, reads: type[Any] | None = None) -> Callable
 
 @_command("GET", "")
 def _index(context: ControlContext, _: str) -> Any:
-    """Describe the emulator, list the commands, and return the address during an outage."""
+    """List the commands, and return the address during an outage."""
     commands = {f"{each.method} {each.path}": each.help for each in COMMANDS}
     return {"about": ABOUT, "control": context.control_url, "commands": commands}
 
@@ -279,15 +279,15 @@ def _declare_plan(
         for method, rest, run, reads, text in (
             ("GET", "", plan, None, f"Return the fault plan{of}, a list."),
             ("PUT", "", replace, object, f"Replace the fault plan{of}: its counts and its random numbers start again."),
-            ("POST", "", add, object, f"Add a fault to the plan{of}; the counts of the others go on."),
+            ("POST", "", add, object, f"Add a fault to the plan{of}."),
             ("DELETE", "", clear, None, f"Clear the fault plan{of}."),
-            ("GET", "/counts", counts, None, f"Return for each fault{of} how many it matched, and how many it happened to."),
+            ("GET", "/counts", counts, None, f"Return how often each fault{of} matched, and how often it happened."),
             (
                 "DELETE",
                 "/{number}",
                 remove,
                 None,
-                f"Remove one fault{of}, by its number from 1; the others go on.",
+                f"Remove one fault{of}, by its number from 1.",
             ),
         )
     )
@@ -581,7 +581,7 @@ def as_curl(path: str, body: bytes, *, app_id: str, stamp: str, method: str = "P
 
 @_command("GET", "groups")
 def _groups(context: ControlContext, _: str) -> Any:
-    """List the newest groups, at most 200, with the number of their members."""
+    """List the newest groups, with the number of their members."""
     groups = context.emulator.state.groups
     return {"total": len(groups), "groups": [_summary(each) for each in islice(reversed(groups.values()), MOST)]}
 
@@ -604,7 +604,7 @@ def _group(context: ControlContext, group_id: str) -> Any:
 
 @_command("GET", "groups/with/{text}")
 def _groups_with(context: ControlContext, text: str) -> Any:
-    """List the newest groups, at most 200, whose id or name contains a text."""
+    """List the newest groups whose id or name contains a text."""
     wanted = text.strip().casefold()  # a browser cannot send ".." without a space
     groups = reversed(context.emulator.state.groups.values())
     found = [each for each in groups if wanted in each.group_id.casefold() or wanted in each.name.casefold()]
@@ -628,13 +628,13 @@ def _summary(group: Group) -> dict[str, Any]:
 
 @_command("GET", "accounts")
 def _accounts(context: ControlContext, _: str) -> Any:
-    """List accounts, at most 200, with their groups and whether they have logged in."""
+    """List accounts, with their groups and whether they have logged in."""
     return _accounts_with(context, "")
 
 
 @_command("GET", "accounts/with/{text}")
 def _accounts_with(context: ControlContext, text: str) -> Any:
-    """List accounts, at most 200, whose name contains a text."""
+    """List accounts whose name contains a text."""
     state, wanted = context.emulator.state, text.strip().casefold()
     groups: Counter[str] = Counter()
     for group in state.groups.values():
@@ -653,7 +653,7 @@ def _accounts_with(context: ControlContext, text: str) -> Any:
 
 @_command("GET", "tasks/newest")
 def _newest_tasks(context: ControlContext, _: str) -> Any:
-    """List the newest call tasks, at most 200, with whether each may call now."""
+    """List the newest call tasks, with whether each may call now."""
     tasks = context.emulator.state.tasks
     return {"total": len(tasks), "tasks": [_shown_task(context, each) for each in islice(reversed(tasks.values()), MOST)]}
 
@@ -684,7 +684,7 @@ def _shown_task(context: ControlContext, task: Task) -> dict[str, Any]:
 
 @_command("GET", "messages")
 def _messages(context: ControlContext, _: str) -> Any:
-    """List the latest copied messages, at most 200, each with its attempts."""
+    """List the latest copied messages, each with its attempts."""
     dispatch = context.emulator.copier.dispatch
     found: dict[int, list[DeliveryAttempt]] = {}
     for each in reversed(context.emulator.deliveries.records[-ATTEMPTS:]):

@@ -55,12 +55,6 @@ async def emulator_pages(browser, folder, names):
             for _ in range(max(1, round(rate))):
                 await raw.ask(a_request(emulator, random, groups))
             await pass_a_second(pages.values(), emulator)
-        for name, page in pages.items():
-            view = EMULATOR[name].view
-            if view == "request":
-                await page.locator("#panel-requests tbody tr button").nth(2).click()
-            elif view != "requests":
-                await page.locator(f"#tab-{view}").click()
         for page in pages.values():
             await anyio.sleep(SETTLED)
             await page.clock.run_for(10)
@@ -135,10 +129,6 @@ def small(png):
 
 EMULATOR = {
     "emulator-page-light": Shot(),
-    "emulator-page-dark": Shot(theme="dark", view="faults"),
-    "emulator-page-narrow-light": Shot(width=chromium.NARROW, language="zh-CN"),
-    "emulator-page-narrow-dark": Shot(width=chromium.NARROW, theme="dark", language="zh-CN", view="groups"),
-    "emulator-request": Shot(view="request"),
 }
 PICTURES = dict.fromkeys(EMULATOR, emulator_pages)
 """The function that takes each picture, by the name of its file without ``.png``."""

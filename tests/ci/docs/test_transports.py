@@ -9,16 +9,11 @@ from typing import Any
 
 import pytest
 
-from helpers.exchanges import ENOUGH
 from helpers.pages import blocks_of
 from helpers.paths import DOCS
-from helpers.transports import TRANSPORTS, UVLOOP, class_of
-from rbim import Request, Unanswered
-from rbim.testing.conformance.answers import ODD
-from rbim.testing.conformance.server import RawServer, ending
+from helpers.transports import TRANSPORTS, UVLOOP
 from rbim.testing.conformance.suite import CASES, Conformance, failures
 from rbim.transports._shared.base import BaseTransport
-from rbim.transports.asyncio.h11_parser import H11Parser
 
 PAGE = (DOCS / "transports.md").read_text(encoding="utf-8")
 USE, SESSION, SHARE, WRITE, PYREQWEST, TRY = [block.text for block in blocks_of("docs/transports.md", "python")]
@@ -39,9 +34,9 @@ anyio.run(main)
 """
 
 
-def rows(heading, *, level=2):
+def rows(heading):
     """Return the cells of the first table below a heading, without its own head."""
-    table = re.search(r"^\|.*?\n\n", PAGE[PAGE.index(f"\n{'#' * level} {heading}\n") :], flags=re.MULTILINE | re.DOTALL)[0]
+    table = re.search(r"^\|.*?\n\n", PAGE[PAGE.index(f"\n## {heading}\n") :], flags=re.MULTILINE | re.DOTALL)[0]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:] if line]
 
 
@@ -84,31 +79,6 @@ async def test_the_transport_over_pyreqwest_passes_the_suite_but_for_the_cases_t
     assert {pattern for name in failing for pattern in patterns if re.fullmatch(pattern, name)} == patterns
     assert [name for name in failing if not any(re.fullmatch(pattern, name) for pattern in patterns)] == []
     assert {"Unanswered" in str(failure) for failure in failing.values()} == {True}
-
-
-async def accepted(module):
-    """Return which odd answers a transport accepts."""
-    found = {}
-    async with class_of(module)() as transport:
-        for name, (status, odd) in ODD.items():
-            with RawServer(ending(odd)) as server:
-                try:
-                    response = await transport.send(Request(origin=server.url(), path="/", body=b"{}"), timeout=ENOUGH)
-                except Unanswered:
-                    found[name] = "no"
-                else:
-                    found[name] = "yes"
-                    assert response.status == status
-    return found
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_the_table_of_odd_answers_is_what_happens(monkeypatch):
-    table = [await accepted("asyncio"), {}, await accepted("httpx"), await accepted("aiohttp")]
-    assert await accepted("httpx2") == table[2]
-    monkeypatch.setattr("rbim.transports.asyncio.answer._new_parser", H11Parser)
-    table[1] = await accepted("asyncio")
-    assert rows("Odd answers", level=3) == [[name, *(column[name] for column in table)] for name in ODD]
 
 
 def test_the_table_of_transports_is_what_the_suite_is_told():

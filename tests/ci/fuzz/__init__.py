@@ -2,7 +2,7 @@
 
 A target is a module of :mod:`tests.ci.fuzz.targets`. It has
 
-- ``WHAT`` and ``ORACLE``: one line each, for the table of docs/internals/reliability.md;
+- ``WHAT`` and ``ORACLE``: one line each, for the record; docs/internals/reliability.md shows the second;
 - ``INSTRUMENT``: the packages whose branches guide the engine;
 - ``WORDS``: words of the format that the engine puts into inputs;
 - ``MOST``: the most bytes of an input;

@@ -1,7 +1,4 @@
-"""What stands between a program and the platform: each kind of answer, over each transport, from real programs and scripts.
-
-The table is that of docs/transports.md.
-"""
+"""What stands between a program and the platform: each kind of answer, over each transport, from programs and scripts."""
 
 import gzip
 import re
@@ -13,7 +10,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from helpers.paths import DOCS
 from helpers.serving import served
 from helpers.sockets import free_port
 from helpers.transports import TRANSPORTS, class_of
@@ -214,31 +210,3 @@ async def _told(client):
     except RbimError as error:
         return type(error).__name__, str(error.outcome), error.message
     return "", "", ""
-
-
-NAMES = {  # the names in docs/transports.md of those that are more than the answer
-    "nginx /denied": "HTTP 403 of nginx",
-    "nginx /none": "404 of nginx",
-    "nginx /small": "413 of nginx",
-    "nginx /away": "502 of nginx",
-    "nginx /moved": "a redirect of nginx to https",
-    "nginx /login": "a redirect to a login page",
-    "haproxy /denied": "403 of HAProxy",
-    "haproxy /moved": "a redirect of HAProxy to https",
-    "haproxy /": "503 of HAProxy",
-    "gunicorn /": "500 of gunicorn",
-    "squid http://denied.example": "403 of squid",
-    "squid http://login.example": "407 of squid",
-    "squid http://127.0.0.1:CLOSED": "503 of squid",
-    "squid https://denied.example": "squid opens no tunnel (403)",
-    "squid https://login.example": "squid opens no tunnel (407)",
-}
-
-
-def test_the_table_of_the_page_has_these_kinds_and_what_comes_of_them():
-    rows = {}
-    for name, (error, outcome, _) in KINDS.items():
-        rows.setdefault((f"`{error}`" if error else "none: it is answered", outcome), []).append(NAMES.get(name, name))
-    page = (DOCS / "transports.md").read_text(encoding="utf-8").partition("## What stands in between")[2]
-    found = re.findall(r"^\| (.+?) \| (.+?) \| (.*?) ?\|$", page.partition("\n## ")[0], re.MULTILINE)[1:]
-    assert {(error, outcome): kinds.split("; ") for kinds, error, outcome in found} == rows
