@@ -55,6 +55,20 @@ INTERNAL = "900500"
 ABORTING = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)  # SO_LINGER for 0 seconds: closing sends an RST
 
 
+class _Connection(h11.Connection):
+    """Gives the head of an answer together with the first part of its body, so that uvicorn writes both at once."""
+
+    _head = b""
+
+    def send(self, event: Any) -> Any:  # what uvicorn writes to the socket
+        output = super().send(event)
+        if isinstance(event, h11.Response):
+            self._head, output = output, b""
+        elif self._head and output is not None:
+            self._head, output = b"", self._head + output
+        return output
+
+
 class Protocol(H11Protocol):
     """One connection of a listener, as a :class:`~rbim.emulator.asgi.RequestConnection` for its application.
 
@@ -64,6 +78,7 @@ class Protocol(H11Protocol):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener.config, listener.state, {})
+        self.conn = _Connection(h11.SERVER)
         self._listener = listener
         self._inner: Any = self.app
         self.app = self._answer
@@ -82,7 +97,8 @@ class Protocol(H11Protocol):
             headers = [(name.encode(), value.encode()) for name, value in response.headers.items()]
             headers += [(b"content-length", b"%d" % len(response.body)), (b"connection", b"close")]
             head = h11.Response(status_code=400, headers=self._listener.headers() + headers, reason=b"Bad Request")
-            self.transport.write((self.conn.send(head) or b"") + response.body)
+            self.conn.send(head)
+            self.transport.write(self.conn.send(h11.Data(data=response.body)))
         self.close()
 
     def reset(self) -> None:
