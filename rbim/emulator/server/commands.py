@@ -88,7 +88,7 @@ class ControlContext:
         self._state = emulator.snapshot()
         self._faults = tuple(emulator.faults)
         self._copy_faults = tuple(emulator.copy_faults)
-        self._destination = emulator.copier.dispatch.destination
+        self._destination = emulator.copier.destination
 
     @property
     def control_url(self) -> str | None:
@@ -102,15 +102,15 @@ class ControlContext:
 
     def reset(self) -> None:
         """Set the emulator back to its initial state. Its clock does not change."""
-        emulator, dispatch = self.emulator, self.emulator.copier.dispatch
+        emulator, copier = self.emulator, self.emulator.copier
         emulator.restore(self._state)
         emulator.requests.clear()
         _replace_faults(emulator.faults, self._faults)
         _replace_faults(emulator.copy_faults, self._copy_faults)
-        dispatch.destination = None  # drops waiting deliveries
-        dispatch.destination = self._destination
+        copier.destination = None  # drops waiting deliveries
+        copier.destination = self._destination
         emulator.deliveries.clear()
-        emulator.copier.reset_count()
+        copier.reset_count()
 
 
 @frozen
@@ -416,7 +416,7 @@ _declare_answer("applications/reject", "Reject a request to join as the group's 
 @_command("GET", "copy")
 def _copy(context: ControlContext, _: str) -> Any:
     """Return where messages are copied to."""
-    destination = context.emulator.copier.dispatch.destination
+    destination = context.emulator.copier.destination
     if destination is None:
         return None
     url = destination.target if isinstance(destination.target, str) else None
@@ -685,13 +685,13 @@ def _shown_task(context: ControlContext, task: Task) -> dict[str, Any]:
 @_command("GET", "messages")
 def _messages(context: ControlContext, _: str) -> Any:
     """List the latest copied messages, at most 200, each with its attempts."""
-    dispatch = context.emulator.copier.dispatch
+    copier = context.emulator.copier
     found: dict[int, list[DeliveryAttempt]] = {}
     for each in reversed(context.emulator.deliveries.records[-ATTEMPTS:]):
         found.setdefault(each.number, []).append(each)
     newest = [found[number] for number in sorted(found, reverse=True)[:MOST]]
     document = {
-        "waiting": len(dispatch.queue),
+        "waiting": len(copier.queue),
         "messages": [_message(attempts[::-1], own=context.emulator.own_credentials) for attempts in newest],
     }
     return without_token(context, document)
@@ -718,7 +718,7 @@ def _message(attempts: list[DeliveryAttempt], *, own: bool) -> dict[str, Any]:
 @_command("POST", "deliveries/again", _Number)
 def _send_again(context: ControlContext, body: _Number) -> Any:
     """Deliver a copied message again, as a resend: number (emulator-only)."""
-    if context.emulator.copier.dispatch.destination is None:
+    if context.emulator.copier.destination is None:
         raise CommandError("messages are not copied now: set a target first (PUT /_emulator/copy)")
     context.emulator.send_again(body.number)
     return {"number": body.number}

@@ -87,25 +87,25 @@ class Console:
         self._requests.look()
         self._look_at_answers()
         context, emulator = self._context, self._context.emulator
-        clock, state, dispatch = emulator.clock, emulator.state, emulator.copier.dispatch
+        clock, state, copier = emulator.clock, emulator.state, emulator.copier
         emulated = isinstance(clock, EmulatedClock)
         counts = {
             "requests": emulator.requests.count,
             "groups": len(state.groups),
             "tasks": len(state.tasks),
             "deliveries": len(emulator.deliveries),
-            "waiting": len(dispatch.queue),
+            "waiting": len(copier.queue),
             "faults": len(emulator.faults.counts),
             "copy_faults": len(emulator.copy_faults.counts),
         }
-        target = dispatch.destination
+        target = copier.destination
         return {
             "counts": counts,
             "clock": clock.now().isoformat() if emulated else None,
             "copied": target is not None,
             "listening": context.listening,
             "control": context.control_url,
-            "changes": [*counts.values(), context.changes, clock.monotonic() if emulated else 0, dispatch.changes],
+            "changes": [*counts.values(), context.changes, clock.monotonic() if emulated else 0, copier.changes],
         }
 
     def _look_at_answers(self) -> None:
