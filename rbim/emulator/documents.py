@@ -36,7 +36,7 @@ def exactly(value: Any, kind: type[Any]) -> Any:  # JSON
 def one_of(value: object, choices: Iterable[str], field: str = "") -> Any:  # a text
     """Return the value if it is one of the choices. Raises InvalidRequest that lists them."""
     if value not in (names := list(choices)):
-        raise InvalidRequest(f"{f'{field}: ' if field else ''}{value!r} is not one of {', '.join(names)}")
+        raise InvalidRequest(f"{f'{field}: ' if field else ''}{value!r} is not one of {', '.join(names)}", field=field)
     return value
 
 

@@ -19,6 +19,7 @@ from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.copies.copier import Copier
 from rbim.emulator.copies.messages import CopiedMessage
 from rbim.emulator.copies.targets import Destination, sender_to, split_url
+from rbim.emulator.documents import one_of
 from rbim.emulator.faults import Faults
 from rbim.emulator.platform.rules import Refusal, World
 from rbim.emulator.platform.service import Platform
@@ -307,8 +308,7 @@ class Emulator:
 
         Raises InvalidRequest for an invalid target, mode or concurrency.
         """
-        if mode not in get_args(Mode):
-            raise InvalidRequest(f"mode: {mode!r} is not one of {', '.join(get_args(Mode))}", field="mode")
+        one_of(mode, get_args(Mode), "mode")
         if concurrency < 1:
             raise InvalidRequest(f"concurrency: must be at least 1, not {concurrency}", field="concurrency", limit=1)
         if target is None:
@@ -388,8 +388,7 @@ class Emulator:
         it concerns, ``actor`` is the account that acts (default: the administrator). The group need not exist. Raises
         InvalidRequest for an unknown ``notice``.
         """
-        if notice not in list(Notice):
-            raise InvalidRequest(f"notice: {notice!r} is not one of {', '.join(Notice)}", field="notice")
+        one_of(notice, Notice, "notice")
         return self.copier.send(
             CopiedMessage(
                 conv_type=ConvType.NOTIFY_TEAM,

@@ -8,7 +8,7 @@ emulator: their lists are bounded, so that they cost little however much the emu
 import shlex
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict, cast
 from urllib.parse import quote
@@ -24,7 +24,7 @@ from rbim.emulator.copies.log import DeliveryAttempt
 from rbim.emulator.copies.messages import Extras, PushExtras
 from rbim.emulator.copies.targets import split_url
 from rbim.emulator.emulator import Mode
-from rbim.emulator.faults import COPY_KINDS, KINDS, Plan, copy_faults_from, faults_from
+from rbim.emulator.faults import Plan, copy_faults_from, faults_from, kind_of
 from rbim.emulator.platform.rules import DependsOnDialect
 from rbim.emulator.platform.state import Group, Task
 from rbim.errors import InvalidRequest
@@ -244,12 +244,11 @@ def _declare_plan(
     of: str,
     plan_of: Callable[["Emulator"], Plan[Any]],
     read: Callable[[Any], tuple[Any, ...]],
-    kinds: Mapping[str, Any],
 ) -> None:
     """Declare the commands of a fault plan."""
 
     def plan(context: ControlContext, _: object = None) -> Any:
-        return [_as_document(fault, kinds) for fault in plan_of(context.emulator)]
+        return [_as_document(fault) for fault in plan_of(context.emulator)]
 
     def replace(context: ControlContext, document: object) -> Any:
         _replace_faults(plan_of(context.emulator), read(document))
@@ -293,8 +292,8 @@ def _declare_plan(
     )
 
 
-_declare_plan("faults", "", lambda emulator: emulator.faults, faults_from, KINDS)
-_declare_plan("copy-faults", " of copies", lambda emulator: emulator.copy_faults, copy_faults_from, COPY_KINDS)
+_declare_plan("faults", "", lambda emulator: emulator.faults, faults_from)
+_declare_plan("copy-faults", " of copies", lambda emulator: emulator.copy_faults, copy_faults_from)
 
 
 def _replace_faults(plan: Plan[Any], faults: tuple[Any, ...]) -> None:
@@ -302,11 +301,10 @@ def _replace_faults(plan: Plan[Any], faults: tuple[Any, ...]) -> None:
     plan.add(*faults)
 
 
-def _as_document(fault: Any, kinds: Mapping[str, type[Any]]) -> dict[str, Any]:
+def _as_document(fault: Any) -> dict[str, Any]:
     """Return a fault in the form of its file; a match by a function appears as ``a function``."""
     fields = {a.name: getattr(fault, a.name) for a in attrs.fields(fault.__class__) if getattr(fault, a.name) != a.default}
-    kind = next(name for name, kind in kinds.items() if isinstance(fault.effect, kind))
-    fields["effect"] = {"kind": kind} | attrs.asdict(fault.effect)
+    fields["effect"] = {"kind": kind_of(type(fault.effect))} | attrs.asdict(fault.effect)
     if callable(fault.match):
         fields["match"] = "a function"
     return fields
@@ -452,7 +450,7 @@ def _stop_copying(context: ControlContext, _: str) -> Any:
 @_command("GET", "deliveries")
 def _deliveries(context: ControlContext, _: str) -> Any:
     """List the attempts to deliver copies, each with its result."""
-    return [json.loads(line) for line in context.emulator.deliveries.trace().splitlines()]
+    return [each.to_dict() for each in context.emulator.deliveries]
 
 
 @_command("DELETE", "deliveries")
