@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, is_typeddict
+from typing import Any, get_args, is_typeddict
 
 import attrs
 
 from _derive.markdown import code, table
-from rbim.emulator.faults import COPY_KINDS, KINDS
+from rbim.emulator.faults import CopyEffect, Effect, kind_of
 from rbim.emulator.server.commands import COMMANDS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["commands", "copy_faults", "request_faults"]
 
@@ -40,18 +37,18 @@ def _body(kind: Any) -> str:
 
 def request_faults() -> str:
     """Return the table of the kinds of faults of requests."""
-    return _kinds(KINDS)
+    return _kinds(Effect)
 
 
 def copy_faults() -> str:
     """Return the table of the kinds of faults of copies."""
-    return _kinds(COPY_KINDS)
+    return _kinds(CopyEffect)
 
 
-def _kinds(kinds: Mapping[str, Any]) -> str:
+def _kinds(effects: Any) -> str:  # a union of classes
     rows = [
-        (code(name), ", ".join(code(each.name) for each in attrs.fields(kind)), _first_sentence(kind))
-        for name, kind in kinds.items()
+        (code(kind_of(kind)), ", ".join(code(each.name) for each in attrs.fields(kind)), _first_sentence(kind))
+        for kind in get_args(effects)
     ]
     return f"\n{table(('kind', 'fields', 'effect'), rows)}\n"
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
 
 from attrs import field, frozen
+from attrs.converters import optional
 
 from rbim.callbacks.events import ClientType, ConvType, MsgType
 from rbim.dialect import TimeUnit
@@ -62,10 +63,6 @@ def _check_msg_type(message: "CopiedMessage", attribute: Any, value: str) -> Non
         one_of(value, MsgType, attribute.name)
 
 
-def _optional_accounts(value: Accounts | None) -> tuple[str, ...] | None:
-    return None if value is None else accounts(value)
-
-
 def _check_accounts(message: "CopiedMessage", attribute: Any, value: tuple[str, ...] | None) -> None:  # an attrs validator
     pushed = attribute.name == "members" and message.conv_type is ConvType.CUSTOM_PERSON
     if value or pushed:
@@ -85,10 +82,10 @@ class CopiedMessage:
     sender: str = field(validator=text())
     msg_type: str = field(default=MsgType.TEXT, validator=_check_msg_type)
     text: str | None = None
-    members: tuple[str, ...] | None = field(default=None, converter=_optional_accounts, validator=_check_accounts)
+    members: tuple[str, ...] | None = field(default=None, converter=optional(accounts), validator=_check_accounts)
     attach: str | None = None
     ext: str | None = None
-    at_user: tuple[str, ...] | None = field(default=None, converter=_optional_accounts, validator=_check_accounts)
+    at_user: tuple[str, ...] | None = field(default=None, converter=optional(accounts), validator=_check_accounts)
     nick: str | None = None
     client_type: ClientType | None = field(default=None, converter=_client_type)
     device_id: str | None = None

@@ -351,12 +351,6 @@ async def _advance(context: ControlContext, body: _Advance) -> Any:
     return _clock(context, "")
 
 
-@_command("GET", "tasks")
-def _tasks(context: ControlContext, _: str) -> Any:
-    """List the call tasks."""
-    return context.emulator.export()["tasks"]
-
-
 @_command("GET", "tasks/{id}/may-call")
 def _may_call(context: ControlContext, task_id: str) -> Any:
     """Return whether a task may call now (emulator-only)."""
@@ -649,8 +643,8 @@ def _accounts_with(context: ControlContext, text: str) -> Any:
     }
 
 
-@_command("GET", "tasks/newest")
-def _newest_tasks(context: ControlContext, _: str) -> Any:
+@_command("GET", "tasks")
+def _tasks(context: ControlContext, _: str) -> Any:
     """List the newest call tasks, at most 200, with whether each may call now."""
     tasks = context.emulator.state.tasks
     return {"total": len(tasks), "tasks": [_shown_task(context, each) for each in islice(reversed(tasks.values()), MOST)]}

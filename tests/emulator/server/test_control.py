@@ -151,8 +151,10 @@ async def test_tasks_are_told_and_whether_they_may_call(emulator, call):
             isrecord=True,
             caller="02187654321",
         )
-    status, (told,) = await call("GET", "tasks")
-    assert (status, told["task_id"], told["request"]["task_name"]) == (200, task.task_id, "回访")
+    status, told = await call("GET", "tasks")
+    (shown,) = told["tasks"]
+    assert (status, told["total"], shown["task_id"], shown["name"]) == (200, 1, task.task_id, "回访")
+    assert (shown["first_day"], shown["policies"], shown["may_call"]) == ("2026-01-02", [], True)
     path = f"tasks/{task.task_id}/may-call"
     now = "2026-01-02T03:04:05+00:00"  # 11:04:05 in China
     assert await call("GET", path) == (200, {"task_id": task.task_id, "at": now, "may_call": True})
