@@ -59,7 +59,6 @@ __all__ = [
     "copy_faults_from",
     "faults_from",
     "injection_of",
-    "kind_of",
     "within",
 ]
 
