@@ -7,7 +7,8 @@ from typing import Any, get_args, is_typeddict
 import attrs
 
 from _derive.markdown import code, table
-from rbim.emulator.faults import CopyEffect, Effect, kind_of
+from rbim.emulator.documents import kind_of
+from rbim.emulator.faults import CopyEffect, Effect
 from rbim.emulator.server.commands import COMMANDS
 
 __all__ = ["commands", "copy_faults", "request_faults"]

@@ -10,7 +10,6 @@ order of deliveries to different conversations.
 """
 
 import math
-import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
@@ -20,7 +19,7 @@ from attrs import Attribute, evolve, field, fields, frozen
 from cattrs.gen import make_dict_structure_fn, override
 from cattrs.strategies import configure_tagged_union
 
-from rbim.emulator.documents import exactly, one_of, read_document, strict_converter
+from rbim.emulator.documents import exactly, kind_of, one_of, read_document, strict_converter
 from rbim.errors import InvalidRequest
 from rbim.operations import catalogue
 from rbim.operations.base import Operation, fields_of
@@ -163,11 +162,6 @@ def _drawn(effect: "Latency | Delay", random: Random) -> float:
 
 
 # Plans as JSON.
-
-
-def kind_of(effect: type[Any]) -> str:
-    """Return the name of an effect in a document: ``ResetAfter`` is ``reset_after``."""
-    return re.sub(r"\B([A-Z])", r"_\1", effect.__name__).lower()
 
 
 def _read_plan(

@@ -20,7 +20,8 @@ from helpers.pages import blocks_of, run_program
 from helpers.paths import DOCS
 from rbim.cli import Exit, run
 from rbim.emulator import Emulator
-from rbim.emulator.faults import Effect, faults_from, kind_of
+from rbim.emulator.documents import kind_of
+from rbim.emulator.faults import Effect, faults_from
 from rbim.emulator.server.commands import ABOUT
 
 PAGE = (DOCS / "emulator.md").read_text(encoding="utf-8")

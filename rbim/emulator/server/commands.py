@@ -23,8 +23,9 @@ from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.copies.log import DeliveryAttempt
 from rbim.emulator.copies.messages import Extras, PushExtras
 from rbim.emulator.copies.targets import split_url
+from rbim.emulator.documents import kind_of
 from rbim.emulator.emulator import Mode
-from rbim.emulator.faults import Plan, copy_faults_from, faults_from, kind_of
+from rbim.emulator.faults import Plan, copy_faults_from, faults_from
 from rbim.emulator.platform.rules import DependsOnDialect
 from rbim.emulator.platform.state import Group, Task
 from rbim.errors import InvalidRequest
