@@ -9,10 +9,7 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path  # noqa: TC003  # cyclopts reads it
-from typing import TYPE_CHECKING, Annotated, Any
-
-from cyclopts import Parameter
-from cyclopts.validators import Number
+from typing import TYPE_CHECKING, Any
 
 from rbim._support import json as rbim_json
 from rbim._support.private_files import replace_private
@@ -20,6 +17,7 @@ from rbim.choices import spelled
 from rbim.cli.errors import print_error, print_note, report_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import require
+from rbim.cli.flag_types import Flag, Port, Repeated  # noqa: TC001  # cyclopts reads it
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -31,10 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
-Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
-Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
-Names = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
-
 KEPT_RECORDS = 100_000  # requests, and deliveries, that the server keeps; older ones are dropped
 
 
@@ -43,13 +37,13 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     host: str = "127.0.0.1",
     port: Port = 8883,
     control_port: Port = 0,
-    allowed_host: Names = (),
+    allowed_host: Repeated = (),
     faults: Path | None = None,
     seed: int = 0,
     state: Path | None = None,
     emulated_clock: Flag = False,
     check_roles: Flag = False,
-    rule: Names = (),
+    rule: Repeated = (),
     strict_dialect: Flag = False,
     sign_copies: Flag = False,
     remote_copies: Flag = False,
