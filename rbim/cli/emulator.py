@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
+import signal
 import sys
-from contextlib import nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path  # noqa: TC003  # cyclopts reads it
@@ -98,17 +100,7 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     from rbim.cli.live_lines import live_lines
     from rbim.emulator.clock import EmulatedClock
     from rbim.emulator.emulator import Emulator
-    from rbim.emulator.server.server import run, serve as server_of
-
-    codes: list[Exit] = []
-
-    def begun(server: Server) -> None:
-        codes.append(Exit.DONE)
-        _print_address(server, sign_copies=sign_copies)
-
-    def ended() -> None:
-        if state is not None:
-            codes.append(_write_state(box.export(), state))
+    from rbim.emulator.server.server import serve as server_of
 
     try:
         config = configuration()
@@ -136,17 +128,34 @@ def serve(  # noqa: PLR0913  # flags, each with a default
                 remote_copies=remote_copies,
                 watch=None if lines is None else lines.request,
             )
-            run(server, begun=begun, ended=ended)
+            return asyncio.run(_serve(server, state, sign_copies=sign_copies))
     except InvalidRequest as error:
         print_error(error.message.replace("allowed_hosts", "--allowed-host", 1))
         return Exit.USAGE
-    except OSError as error:
-        if codes:  # it has listened: this error is another one
-            raise
-        flags = "--port, --control-port or --host"
-        print_error(f"cannot listen on {error.filename} ({error.strerror}): choose another {flags}")
-        return Exit.USAGE
-    return codes[-1]
+
+
+async def _serve(server: Server, state: Path | None, *, sign_copies: bool) -> Exit:
+    """Serve until Ctrl-C or SIGTERM, then write the state, which a second signal does not interrupt."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def on_signal(*_: object) -> None:
+        loop.call_soon_threadsafe(stop.set)
+
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(server)
+            except OSError as error:
+                flags = "--port, --control-port or --host"
+                print_error(f"cannot listen on {error.filename} ({error.strerror}): choose another {flags}")
+                return Exit.USAGE
+            _print_address(server, sign_copies=sign_copies)
+            await stop.wait()
+        return Exit.DONE if state is None else _write_state(server.emulator.export(), state)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _rules(texts: tuple[str, ...]) -> Rules:

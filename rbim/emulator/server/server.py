@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 import struct
 from datetime import UTC
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from rbim.clock import Clock
     from rbim.emulator.emulator import Emulator
 
-__all__ = ["Listener", "Protocol", "Server", "run", "serve"]
+__all__ = ["Listener", "Protocol", "Server", "serve"]
 
 logger = logging.getLogger("rbim.emulator")
 
@@ -374,34 +373,6 @@ def serve(  # noqa: PLR0913  # options, each by keyword and with a default
         remote_copies=remote_copies,
         watch=watch,
     )
-
-
-def run(
-    server: Server, *, begun: Callable[[Server], None] = lambda _: None, ended: Callable[[], None] = lambda: None
-) -> None:
-    """Serve an emulator until Ctrl-C or SIGTERM. Call it in the main thread.
-
-    ``begun`` is called when it listens, ``ended`` when it no longer serves; a second signal interrupts neither. Raises
-    OSError if an address is in use or does not belong to this machine; its ``filename`` names the address.
-    """
-
-    async def until_stopped() -> None:
-        loop, stop = asyncio.get_running_loop(), asyncio.Event()
-
-        def on_signal(*_: object) -> None:
-            loop.call_soon_threadsafe(stop.set)
-
-        previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            async with server:
-                begun(server)
-                await stop.wait()
-            ended()
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-
-    asyncio.run(until_stopped())
 
 
 def _url(host: str, port: int) -> str:
