@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shlex
 import signal
@@ -96,6 +95,8 @@ def serve(  # noqa: PLR0913  # flags, each with a default
         Do not print a line on standard error for each request and each delivery of a message copy.
     """
     require("server", "uvicorn")
+    import asyncio
+
     from rbim.cli.context import configuration
     from rbim.cli.live_lines import live_lines
     from rbim.emulator.clock import EmulatedClock
@@ -136,6 +137,8 @@ def serve(  # noqa: PLR0913  # flags, each with a default
 
 async def _serve(server: Server, state: Path | None, *, sign_copies: bool) -> Exit:
     """Serve until Ctrl-C or SIGTERM, then write the state, which a second signal does not interrupt."""
+    import asyncio
+
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
     def on_signal(*_: object) -> None:
