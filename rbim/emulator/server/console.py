@@ -15,14 +15,13 @@ from rbim.emulator.exchanges import ExchangeLog
 from rbim.emulator.server.commands import PREFIX, ControlContext, without_token
 from rbim.operations.base import fields_of
 from rbim.page.assets import Page, prefers_html
-from rbim.page.events import Feed
+from rbim.page.events import Feed, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from rbim._support.asgi import Receive, Scope, Send
     from rbim.emulator.request_log import RecordedRequest, RequestLog
-    from rbim.page.events import Stream
 
 __all__ = ["Console", "RequestStream"]
 
@@ -67,7 +66,8 @@ class Console:
         self.feed = Feed(self._levels)
         self._requests = RequestStream(emulator.requests, self._encoded)
         self.feed.attach(self._requests)
-        self._answers: Stream[tuple[int, float]] = self.feed.stream("answers", KEPT, list)
+        self._answers = Stream[tuple[int, float]]("answers", KEPT, list)
+        self.feed.attach(self._answers)
         self._answers_of = self._requests.epoch  # the log as of which clearing
         self._page = Page("emulator", self.feed, prefix=PREFIX)
 
