@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
 import attrs
 
 from _derive.markdown import code, table
-from rbim.emulator.faults import COPY_KINDS, KINDS
+from rbim.emulator.documents import kind_of
+from rbim.emulator.faults import CopyEffect, Effect
 from rbim.emulator.server.commands import COMMANDS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["commands", "copy_faults", "request_faults"]
 
@@ -28,18 +26,18 @@ def commands() -> str:
 
 def request_faults() -> str:
     """Return the table of the kinds of faults of requests."""
-    return _kinds(KINDS)
+    return _kinds(Effect)
 
 
 def copy_faults() -> str:
     """Return the table of the kinds of faults of copies."""
-    return _kinds(COPY_KINDS)
+    return _kinds(CopyEffect)
 
 
-def _kinds(kinds: Mapping[str, Any]) -> str:
+def _kinds(effects: Any) -> str:  # a union of classes
     rows = [
-        (code(name), ", ".join(code(each.name) for each in attrs.fields(kind)), _first_sentence(kind))
-        for name, kind in kinds.items()
+        (code(kind_of(kind)), ", ".join(code(each.name) for each in attrs.fields(kind)), _first_sentence(kind))
+        for kind in get_args(effects)
     ]
     return f"\n{table(('kind', 'fields', 'effect'), rows)}\n"
 

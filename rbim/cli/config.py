@@ -10,6 +10,7 @@ from cyclopts import App, Parameter
 from rbim.choices import document_of, spelled
 from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
+from rbim.cli.flag_types import Json  # cyclopts reads it
 from rbim.cli.printable import printable, visible
 from rbim.dialect import Dialect
 
@@ -25,13 +26,13 @@ file: the one that --config or RBIM_CONFIG names, or your own. No file of the wo
 MASK = "***"
 UNITS = {1.0: "s", 60.0: "min", 3600.0: "h"}
 
-Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False, help="Print one JSON object.")]
+OneObject = Annotated[Json, Parameter(help="Print one JSON object.")]
 
 config = App(name="config", help=HELP, help_format="markdown")
 
 
 @config.command(sort_key=0)
-def show(*, as_json: Json = False) -> int:
+def show(*, as_json: OneObject = False) -> int:
     """Show each setting and its source; tokens are masked. Missing settings are listed; they are not an error."""
     from rbim.cli.context import configuration
     from rbim.cli.json_output import show_json
@@ -66,7 +67,7 @@ def _show(found: Config) -> None:
 
 
 @config.command(sort_key=1)
-def path(*, as_json: Json = False) -> int:
+def path(*, as_json: OneObject = False) -> int:
     """Show which configuration file is read, and whether it exists."""
     from rbim.cli.global_flags import current_flags
     from rbim.cli.json_output import show_json

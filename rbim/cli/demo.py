@@ -19,6 +19,7 @@ from rbim.cli.context import configuration
 from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import require
+from rbim.cli.flag_types import Json  # noqa: TC001  # cyclopts reads it
 from rbim.cli.folding import fold_for
 from rbim.cli.json_output import show_json
 from rbim.cli.output import console, print_rows
@@ -49,13 +50,7 @@ COUNTS = ("accounts", "invited", "refused", "failed", "unknown")
 def demo(
     *,
     as_json: Annotated[
-        bool,
-        Parameter(
-            name="--json",
-            negative=(),
-            show_default=False,
-            help="Print the figures as one JSON object, as the last line of standard output.",
-        ),
+        Json, Parameter(help="Print the figures as one JSON object, as the last line of standard output.")
     ] = False,
 ) -> int:
     """Invite 5,000 accounts into three groups of an emulated platform, over real HTTP on this machine.

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from rbim.choices import document_of, spelled
 from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
+from rbim.cli.flag_types import Json  # noqa: TC001  # cyclopts reads it
 from rbim.cli.front_page import INDENT, terminal_width
 from rbim.cli.printable import printable
 from rbim.dialect import Dialect
@@ -43,7 +44,7 @@ PARTS = {"": "Client and emulator", "emulator and receiver": "Emulator and recei
 
 def dialect(
     *fields: str,
-    as_json: Annotated[bool, Parameter(name="--json", negative=(), show_default=False, help="Print a JSON list.")] = False,
+    as_json: Annotated[Json, Parameter(help="Print a JSON list.")] = False,
 ) -> int:
     """List the fields of the dialect and the rules of the emulator: values, defaults, and the gap that each one settles.
 

@@ -20,6 +20,7 @@ from rbim.cli.context import HOW_TO_CONFIGURE, configuration, make_client
 from rbim.cli.errors import CREDENTIALS
 from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import MissingExtra
+from rbim.cli.flag_types import Json  # noqa: TC001  # cyclopts reads it
 from rbim.cli.folding import fold, terminal_columns
 from rbim.cli.json_output import show_json
 from rbim.cli.output import console
@@ -65,7 +66,6 @@ VERDICTS: tuple[tuple[type[RbimError] | tuple[type[RbimError], ...], str, str], 
 """The state and the advice for an error of the search, the first that fits."""
 
 Seconds = Annotated[float, Parameter(validator=Number(gt=0, lte=60))]
-Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
 Tell = Callable[..., None]  # takes the name of a check, its state (a key of STYLES), a text, and what to do, if anything
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import sys
-from contextlib import nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path  # noqa: TC003  # cyclopts reads it
-from typing import TYPE_CHECKING, Annotated, Any
-
-from cyclopts import Parameter
-from cyclopts.validators import Number
+from typing import TYPE_CHECKING, Any
 
 from rbim._support import json as rbim_json
 from rbim._support.private_files import replace_private
@@ -20,6 +18,7 @@ from rbim.choices import spelled
 from rbim.cli.errors import print_error, print_note, report_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import require
+from rbim.cli.flag_types import Flag, Port, Repeated  # noqa: TC001  # cyclopts reads it
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
-Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
-Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
-Names = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
-
 KEPT_RECORDS = 100_000  # requests, and deliveries, that the server keeps; older ones are dropped
 
 
@@ -43,13 +38,13 @@ def serve(  # noqa: PLR0913  # flags, each with a default
     host: str = "127.0.0.1",
     port: Port = 8883,
     control_port: Port = 0,
-    allowed_host: Names = (),
+    allowed_host: Repeated = (),
     faults: Path | None = None,
     seed: int = 0,
     state: Path | None = None,
     emulated_clock: Flag = False,
     check_roles: Flag = False,
-    rule: Names = (),
+    rule: Repeated = (),
     strict_dialect: Flag = False,
     sign_copies: Flag = False,
     remote_copies: Flag = False,
@@ -100,21 +95,13 @@ def serve(  # noqa: PLR0913  # flags, each with a default
         Do not print a line on standard error for each request and each delivery of a message copy.
     """
     require("server", "uvicorn")
+    import asyncio
+
     from rbim.cli.context import configuration
     from rbim.cli.live_lines import live_lines
     from rbim.emulator.clock import EmulatedClock
     from rbim.emulator.emulator import Emulator
-    from rbim.emulator.server.server import run, serve as server_of
-
-    codes: list[Exit] = []
-
-    def begun(server: Server) -> None:
-        codes.append(Exit.DONE)
-        _print_address(server, sign_copies=sign_copies)
-
-    def ended() -> None:
-        if state is not None:
-            codes.append(_write_state(box.export(), state))
+    from rbim.emulator.server.server import serve as server_of
 
     try:
         config = configuration()
@@ -142,17 +129,36 @@ def serve(  # noqa: PLR0913  # flags, each with a default
                 remote_copies=remote_copies,
                 watch=None if lines is None else lines.request,
             )
-            run(server, begun=begun, ended=ended)
+            return asyncio.run(_serve(server, state, sign_copies=sign_copies))
     except InvalidRequest as error:
         print_error(error.message.replace("allowed_hosts", "--allowed-host", 1))
         return Exit.USAGE
-    except OSError as error:
-        if codes:  # it has listened: this error is another one
-            raise
-        flags = "--port, --control-port or --host"
-        print_error(f"cannot listen on {error.filename} ({error.strerror}): choose another {flags}")
-        return Exit.USAGE
-    return codes[-1]
+
+
+async def _serve(server: Server, state: Path | None, *, sign_copies: bool) -> Exit:
+    """Serve until Ctrl-C or SIGTERM, then write the state, which a second signal does not interrupt."""
+    import asyncio
+
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def on_signal(*_: object) -> None:
+        loop.call_soon_threadsafe(stop.set)
+
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(server)
+            except OSError as error:
+                flags = "--port, --control-port or --host"
+                print_error(f"cannot listen on {error.filename} ({error.strerror}): choose another {flags}")
+                return Exit.USAGE
+            _print_address(server, sign_copies=sign_copies)
+            await stop.wait()
+        return Exit.DONE if state is None else _write_state(server.emulator.export(), state)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _rules(texts: tuple[str, ...]) -> Rules:

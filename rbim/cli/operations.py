@@ -27,6 +27,7 @@ from rbim.cli.confirm import HELP as YES_HELP, confirmed
 from rbim.cli.context import make_client
 from rbim.cli.errors import HINTS, print_error, report_error
 from rbim.cli.exit_codes import Exit
+from rbim.cli.flag_types import Json  # noqa: TC001  # cyclopts reads it
 from rbim.cli.lists import one_value
 from rbim.errors import RbimError
 from rbim.operations.base import Repeat, description_of, fields_of
@@ -143,9 +144,7 @@ def _send(client: AsyncClient, op: Operation[Any]) -> Any:  # the operation's an
         raise
 
 
-def operations(
-    *, as_json: Annotated[bool, Parameter(name="--json", negative=(), show_default=False, help="Print a JSON list.")] = False
-) -> int:
+def operations(*, as_json: Annotated[Json, Parameter(help="Print a JSON list.")] = False) -> int:
     """List the operations: names in Python and on the wire, whether repeating is safe, and paths.
 
     "depends" means that it depends on the values of the operation.

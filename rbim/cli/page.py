@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import anyio
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from rbim.bulk.journal.facts import job_facts
 from rbim.cli.callback.inboxes import with_archive
@@ -19,7 +18,7 @@ from rbim.cli.command_lines import command_line
 from rbim.cli.errors import print_note
 from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import require
-from rbim.cli.file_names import FileName  # noqa: TC001  # cyclopts reads it
+from rbim.cli.flag_types import FileName, Port  # noqa: TC001  # cyclopts reads it
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -31,9 +30,7 @@ __all__ = ["page"]
 INBOX = b"rbim"  # the mark of an inbox's file
 
 
-def page(
-    file: FileName, /, *, port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535), show_default=False)] = 0
-) -> int:
+def page(file: FileName, /, *, port: Annotated[Port, Parameter(show_default=False)] = 0) -> int:
     """Show a job or an inbox in a browser: what was done and what was not, with reasons, and downloads.
 
     The file may be in use or finished; the page follows it. It runs until Ctrl-C, for this machine only. Standard output has

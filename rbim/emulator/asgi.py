@@ -94,23 +94,19 @@ class EmulatorApp:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         query = _query(scope["query_string"])
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        exchanges = self.exchanges
-        if exchanges is None:
-            answer = self._platform.serve(scope["method"], path, query, headers, body)
-            await self._respond(answer, scope, send)
-            return
-        log = self._platform.requests
+        exchanges, log = self.exchanges, self._platform.requests
         try:
             answer = self._platform.serve(scope["method"], path, query, headers, body)
         except DependsOnDialect:
-            exchanges.begin(log.records[-1], scope, body, None)
+            if exchanges is not None:
+                exchanges.begin(log.records[-1], scope, body, None)
             raise
-        record = log.records[-1]
-        exchange = exchanges.begin(record, scope, body, answer.response)
+        exchange = None if exchanges is None else exchanges.begin(log.records[-1], scope, body, answer.response)
         try:
             await self._respond(answer, scope, send)
         finally:
-            exchange.took = self._clock.monotonic() - record.at
+            if exchange is not None:
+                exchange.took = self._clock.monotonic() - exchange.record.at
 
     async def _respond(self, answer: ServedAnswer, scope: Scope, send: Send) -> None:
         """Send the answer with the injected faults; some of them need control over the connection, from the server.

@@ -1,5 +1,6 @@
 """Reading JSON documents strictly: fault plans, states and the bodies of commands, with errors that name the wrong place."""
 
+import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Literal, cast, get_args, get_origin
@@ -10,7 +11,7 @@ from cattrs.v import format_exception
 
 from rbim.errors import InvalidRequest
 
-__all__ = ["exactly", "one_of", "read_document", "strict_converter"]
+__all__ = ["exactly", "kind_of", "one_of", "read_document", "strict_converter"]
 
 EXACT: Mapping[type[Any], str] = {
     str: "a text",
@@ -36,8 +37,13 @@ def exactly(value: Any, kind: type[Any]) -> Any:  # JSON
 def one_of(value: object, choices: Iterable[str], field: str = "") -> Any:  # a text
     """Return the value if it is one of the choices. Raises InvalidRequest that lists them."""
     if value not in (names := list(choices)):
-        raise InvalidRequest(f"{f'{field}: ' if field else ''}{value!r} is not one of {', '.join(names)}")
+        raise InvalidRequest(f"{f'{field}: ' if field else ''}{value!r} is not one of {', '.join(names)}", field=field)
     return value
+
+
+def kind_of(kind: type[Any]) -> str:
+    """Return the name of a class in a document: ``ResetAfter`` is ``reset_after``."""
+    return re.sub(r"\B([A-Z])", r"_\1", kind.__name__).lower()
 
 
 def strict_converter() -> Converter:

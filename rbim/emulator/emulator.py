@@ -19,6 +19,7 @@ from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.copies.copier import Copier
 from rbim.emulator.copies.messages import CopiedMessage
 from rbim.emulator.copies.targets import Destination, sender_to, split_url
+from rbim.emulator.documents import one_of
 from rbim.emulator.faults import Faults
 from rbim.emulator.platform.rules import Refusal, World
 from rbim.emulator.platform.service import Platform
@@ -99,7 +100,7 @@ class Emulator:
             strict=strict_dialect,
         )
         self.copier = Copier(self.world, self.credentials, seed)
-        self.deliveries = self.copier.dispatch.deliveries
+        self.deliveries = self.copier.deliveries
         self.copy_faults = self.copier.faults
         self._signature_check = SignatureCheck(self.credentials, self.clock, self.dialect)
         self.platform = Platform(self.world, self._signature_check, self.faults, self.requests)
@@ -118,7 +119,7 @@ class Emulator:
         Requests that are signed with the token before are refused from now on, and copies are signed with the new one.
         """
         self.credentials = Credentials(app_id=self.credentials.app_id, app_token=app_token)
-        self._signature_check.credentials = self.copier.dispatch.credentials = self.credentials
+        self._signature_check.credentials = self.copier.credentials = self.credentials
         return self.credentials
 
     def snapshot(self) -> State:
@@ -307,12 +308,11 @@ class Emulator:
 
         Raises InvalidRequest for an invalid target, mode or concurrency.
         """
-        if mode not in get_args(Mode):
-            raise InvalidRequest(f"mode: {mode!r} is not one of {', '.join(get_args(Mode))}", field="mode")
+        one_of(mode, get_args(Mode), "mode")
         if concurrency < 1:
             raise InvalidRequest(f"concurrency: must be at least 1, not {concurrency}", field="concurrency", limit=1)
         if target is None:
-            self.copier.dispatch.destination = None
+            self.copier.destination = None
             return
         if isinstance(target, str):
             split_url(target)
@@ -320,7 +320,7 @@ class Emulator:
             sender_to(target)
         if mode == "high-guarantee":
             self.world.choice("resend_after")
-        self.copier.dispatch.destination = Destination(
+        self.copier.destination = Destination(
             target=target,
             high=mode == "high-guarantee",
             concurrency=concurrency,
@@ -344,7 +344,7 @@ class Emulator:
             return self.copier.send(CopiedMessage(conv_type=ConvType.PERSON, to=to, sender=sender, text=text, **extras))
         if sender not in group.members:
             raise Refusal(f"{sender} is not in {to}: only members can send to a group", kind=NotMember)
-        if self.copier.dispatch.destination is not None:
+        if self.copier.destination is not None:
             # tMembers: the other members, since the sender has a field of its own (Conversation message event body; G)
             self.world.assume("team_members_list_sender")
         members = [account for account in group.members if account != sender]
@@ -388,8 +388,7 @@ class Emulator:
         it concerns, ``actor`` is the account that acts (default: the administrator). The group need not exist. Raises
         InvalidRequest for an unknown ``notice``.
         """
-        if notice not in list(Notice):
-            raise InvalidRequest(f"notice: {notice!r} is not one of {', '.join(Notice)}", field="notice")
+        one_of(notice, Notice, "notice")
         return self.copier.send(
             CopiedMessage(
                 conv_type=ConvType.NOTIFY_TEAM,
@@ -428,7 +427,7 @@ class Emulator:
         """
         if not isinstance(self.clock, EmulatedClock):
             raise TypeError(f"a {type(self.clock).__name__} cannot be advanced: give the emulator an EmulatedClock")
-        await self.copier.dispatch.advance(self.clock, seconds + hours * 3600)
+        await self.copier.advance(self.clock, seconds + hours * 3600)
 
     def copying(self) -> AbstractAsyncContextManager[None]:
         """Deliver each message as it is sent while the block runs, and at its end all that is due then. For servers.
@@ -436,7 +435,7 @@ class Emulator:
         Enter it in the event loop in which the emulator is served. An error in the block, or its cancellation, interrupts
         deliveries; they then wait for the next block or :meth:`deliver`.
         """
-        return self.copier.dispatch.running()
+        return self.copier.running()
 
     def _group(self, to: str) -> Group | None:
         group = self.world.state.groups.get(to)

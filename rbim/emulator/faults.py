@@ -10,7 +10,6 @@ order of deliveries to different conversations.
 """
 
 import math
-import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
@@ -20,7 +19,7 @@ from attrs import Attribute, evolve, field, fields, frozen
 from cattrs.gen import make_dict_structure_fn, override
 from cattrs.strategies import configure_tagged_union
 
-from rbim.emulator.documents import exactly, one_of, read_document, strict_converter
+from rbim.emulator.documents import exactly, kind_of, one_of, read_document, strict_converter
 from rbim.errors import InvalidRequest
 from rbim.operations import catalogue
 from rbim.operations.base import Operation, fields_of
@@ -165,15 +164,6 @@ def _drawn(effect: "Latency | Delay", random: Random) -> float:
 # Plans as JSON.
 
 
-def _kinds_of(effects: Any) -> dict[str, type[Any]]:
-    """Return the classes of a union of effects by their names in a document: ``ResetAfter`` is ``reset_after``."""
-    return {_kind(effect): effect for effect in get_args(effects)}
-
-
-def _kind(effect: type[Any]) -> str:
-    return re.sub(r"\B([A-Z])", r"_\1", effect.__name__).lower()
-
-
 def _read_plan(
     document: Any, fault: type[F], effects: Any, *, field: str, check: Callable[[F], None] = lambda _: None
 ) -> tuple[F, ...]:
@@ -182,11 +172,12 @@ def _read_plan(
     ``check`` may refuse a fault after it is read. Raises InvalidRequest for ``field`` that names the wrong fields.
     """
     converter = strict_converter()
-    configure_tagged_union(effects, converter, tag_generator=_kind, tag_name="kind")
+    configure_tagged_union(effects, converter, tag_generator=kind_of, tag_name="kind")
     read_tagged = converter.get_structure_hook(effects)
 
     def read_effect(value: Any, _: Any) -> Any:  # JSON in, an effect out
-        one_of(str(exactly(value, dict).get("kind", "")), _kinds_of(effects), "kind")  # cattrs would not list the kinds
+        # cattrs would not list the kinds
+        one_of(str(exactly(value, dict).get("kind", "")), map(kind_of, get_args(effects)), "kind")
         return read_tagged(value, effects)
 
     read = make_dict_structure_fn(
@@ -210,7 +201,18 @@ def _read_plan(
 
 
 @frozen(kw_only=True)
-class Injection:
+class _Injected:
+    """Faults injected somewhere, each a field that differs from its default."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the faults."""
+        said = {"message", "patience"}  # what a fault says, or how long it lasts
+        return tuple(a.name for a in fields(type(self)) if a.name not in said and getattr(self, a.name) != a.default)
+
+
+@frozen(kw_only=True)
+class Injection(_Injected):
     """The faults injected into one request. Times are in seconds.
 
     ``delay`` passes before the first byte of the answer, ``body_time`` between its head and its end. ``refuse``: no
@@ -231,11 +233,6 @@ class Injection:
     keep: float | None = None
     invalid_json: bool = False
     duplicate_fields: bool = False
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the fields, other than ``message``, that differ from their defaults."""
-        return tuple(a.name for a in fields(Injection) if getattr(self, a.name) != a.default and a.name != "message")
 
     @property
     def prevents_effect(self) -> bool:
@@ -380,7 +377,7 @@ class Fault(Selection):
 _ABSENT = object()
 
 
-def _with_effect(  # noqa: C901, PLR0912  # a case for each effect
+def _with_effect(  # noqa: C901  # a case for each effect
     effect: Effect, injection: Injection, running: _Running[Fault], now: float
 ) -> Injection:
     """Return the injection with an effect added."""
@@ -402,18 +399,11 @@ def _with_effect(  # noqa: C901, PLR0912  # a case for each effect
             if effect.code is not None:
                 return evolve(injection, code=effect.code, message="too many requests", retry_after=effect.retry_after)
             return evolve(injection, status=429, retry_after=effect.retry_after)
-        case Refuse():
-            return evolve(injection, refuse=True)
-        case ResetBefore():
-            return evolve(injection, reset_before=True)
-        case ResetAfter():
-            return evolve(injection, reset_after=True)
         case CutShort():
             return evolve(injection, keep=effect.keep)
-        case InvalidJson():
-            return evolve(injection, invalid_json=True)
-        case DuplicateFields():
-            return evolve(injection, duplicate_fields=True)
+        case Refuse() | ResetBefore() | ResetAfter() | InvalidJson() | DuplicateFields():
+            happens: dict[str, Any] = {kind_of(type(effect)): True}
+            return evolve(injection, **happens)
 
 
 class Faults(Plan[Fault]):
@@ -436,9 +426,6 @@ class Faults(Plan[Fault]):
 
 
 _NO_FAULTS = Injection()
-
-
-KINDS: Mapping[str, type[Any]] = _kinds_of(Effect)
 
 
 def faults_from(document: Any) -> tuple[Fault, ...]:
@@ -467,7 +454,7 @@ MOST_DUPLICATES = 1000  # equal deliveries that can follow an attempt; they hold
 
 
 @frozen(kw_only=True)
-class CopyInjection:
+class CopyInjection(_Injected):
     """The faults injected into one attempt of a delivery. Times are in seconds.
 
     The attempt begins ``delay`` late, or after ``overtaken_by`` later messages of its conversation, for which it waits up to
@@ -481,11 +468,6 @@ class CopyInjection:
     duplicates: int = 0
     tampered: float | None = None
     stale: float = 0.0
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the fields, other than ``patience``, that differ from their defaults."""
-        return tuple(a.name for a in fields(CopyInjection) if getattr(self, a.name) != a.default and a.name != "patience")
 
 
 @frozen
@@ -602,8 +584,6 @@ def injection_of(picked: tuple[Picked, ...], attempt: int) -> CopyInjection:
 
 
 _NO_COPY_FAULTS = CopyInjection()
-
-COPY_KINDS: Mapping[str, type[Any]] = _kinds_of(CopyEffect)
 
 
 def copy_faults_from(document: Any) -> tuple[CopyFault, ...]:

@@ -40,7 +40,6 @@ INTERVAL = 0.2
 KEEP_ALIVE = 15.0
 """Seconds without an event after which a comment is sent, so that a connection whose other end has gone is noticed."""
 
-LAST_WORD = 0.5  # seconds for the end of an answer
 RETRY = 1000  # milliseconds after which a browser connects again
 
 _POSITION = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")  # within 64 bits
@@ -68,10 +67,6 @@ class Stream(Generic[T]):
         self.count = 0
         self.epoch += 1
         self._items.clear()
-
-    def held(self) -> list[T]:
-        """Return the items that are still held, the oldest first."""
-        return list(self._items)
 
     def between(self, after: int, until: int) -> list[T]:
         """Return the items with numbers above ``after``, up to ``until``, as far as they are held."""
@@ -125,7 +120,7 @@ class _Tick:
 
     number: int
     cursor: Cursor
-    levels: bytes | None
+    levels: bytes
     events: dict[tuple[Cursor | None, bool], Batch]
 
 
@@ -135,38 +130,24 @@ class Feed:
     ``levels`` returns the present values as JSON. ``interval`` is in seconds (default: 0.2).
     """
 
-    def __init__(self, levels: Callable[[], Any] | None = None, *, interval: float = INTERVAL) -> None:
+    def __init__(self, levels: Callable[[], Any], *, interval: float = INTERVAL) -> None:
         self.watchers = 0
         self._levels = levels
         self._interval = interval
         self._name = secrets.token_hex(4)
         self._streams: list[Source] = []
         self._tick: _Tick | None = None
-        self._closed = False
-        self._closing: set[anyio.CancelScope] = set()
-
-    def stream(self, name: str, kept: int, encode: Callable[[T], Any]) -> Stream[T]:
-        """Return a new stream that holds its last ``kept`` items. Make all streams before the first watcher comes."""
-        made = Stream(name, kept, encode)
-        self._streams.append(made)
-        return made
 
     def attach(self, stream: Source) -> None:
-        """Add a stream that keeps its items elsewhere. Its count and epoch are read after the levels."""
+        """Add a stream, before the first watcher comes. Its count and epoch are read after the levels."""
         self._streams.append(stream)
-
-    def close(self) -> None:
-        """End the answers of all watchers, now and from now on, so that the server can end."""
-        self._closed = True
-        for scope in list(self._closing):
-            scope.cancel()
 
     # From a cursor to an event.
 
     def tick(self, number: int) -> None:
         """Fix what watchers receive until the next number: the positions of all streams, and the levels."""
         if self._tick is None or self._tick.number != number:
-            levels = None if self._levels is None else json.dumps(self._levels())
+            levels = json.dumps(self._levels())
             positions = tuple((stream.epoch, stream.count) for stream in self._streams)
             self._tick = _Tick(number, Cursor(self._name, positions), levels, {})
 
@@ -182,7 +163,6 @@ class Feed:
         tick = self._tick
         if tick is None:
             return None
-        levels = levels and tick.levels is not None
         if cursor == tick.cursor and not levels:
             return None
         found = tick.events.get((cursor, levels))
@@ -191,7 +171,7 @@ class Feed:
         return found
 
     def _document(self, tick: _Tick, cursor: Cursor | None, *, levels: bool) -> bytes:
-        parts = [b'"levels":%s,' % tick.levels] if levels and tick.levels is not None else []
+        parts = [b'"levels":%s,' % tick.levels] if levels else []
         streams: list[bytes] = []
         before: Sequence[Position | None] = [None] * len(self._streams)
         if cursor is not None and cursor.feed == self._name and len(cursor.positions) == len(self._streams):
@@ -216,21 +196,17 @@ class Feed:
         """Answer a request for the events until the watcher leaves; ``headers`` are added to the answer's."""
         start = [(b"content-type", b"text/event-stream;charset=utf-8"), (b"cache-control", b"no-store"), *headers]
         await send({"type": "http.response.start", "status": 200, "headers": start})
-        if scope["method"] != "HEAD" and not self._closed:
+        if scope["method"] != "HEAD":
             self.watchers += 1
-            with anyio.CancelScope() as ends:
-                self._closing.add(ends)
-                try:
-                    async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(_until_gone, receive, ends)
-                        await self._push(cursor_of(scope), send)
-                finally:
-                    self._closing.discard(ends)
-                    self.watchers -= 1
-                    if not self.watchers:
-                        self._tick = None
-        with anyio.move_on_after(LAST_WORD, shield=True):  # one that does not read holds up nothing
-            await send({"type": "http.response.body", "body": b""})
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_until_gone, receive, tasks.cancel_scope)
+                    await self._push(cursor_of(scope), send)
+            finally:
+                self.watchers -= 1
+                if not self.watchers:
+                    self._tick = None
+        await send({"type": "http.response.body", "body": b""})
 
     async def _push(self, cursor: Cursor | None, send: Send) -> None:
         """Send each tick's event, from the first tick on. Watchers of one feed wake at the same moments."""

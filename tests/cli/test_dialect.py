@@ -37,11 +37,11 @@ def made(monkeypatch):
         made.extend([*positional, *named.values()])
         raise InvalidRequest("the end of the test")
 
-    def cannot_listen(server, **_):
+    async def cannot_listen(server):
         made.append(server.emulator)
         raise OSError
 
-    monkeypatch.setattr("rbim.emulator.server.server.run", cannot_listen)
+    monkeypatch.setattr("rbim.emulator.server.server.Server.__aenter__", cannot_listen)
     monkeypatch.setattr("rbim.cli.callback.serve.Receiver", end)
     monkeypatch.setattr("rbim.cli.operations._send", end)
     monkeypatch.setattr("rbim.cli.jobs.begin.execute", end)

@@ -12,6 +12,7 @@ import threading
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
+from typing import get_args
 
 import pytest
 
@@ -19,7 +20,8 @@ from helpers.pages import blocks_of, run_program
 from helpers.paths import DOCS
 from rbim.cli import Exit, run
 from rbim.emulator import Emulator
-from rbim.emulator.faults import KINDS, faults_from
+from rbim.emulator.documents import kind_of
+from rbim.emulator.faults import Effect, faults_from
 from rbim.emulator.server.commands import ABOUT
 
 PAGE = (DOCS / "emulator.md").read_text(encoding="utf-8")
@@ -308,10 +310,8 @@ def test_the_pages_fault_plan_is_one_and_its_table_has_every_kind():
     kinds = re.findall(
         r"^\| `(\w+)` \| (.*?) ?\|", PAGE[PAGE.index("| kind |") :].partition("<!-- end -->")[0], flags=re.MULTILINE
     )
-    assert [kind for kind, _ in kinds] == list(KINDS)
-    for kind, fields in kinds:
-        told = re.findall(r"`(\w+)`", fields)
-        assert told == [name for name in KINDS[kind].__annotations__ if not name.startswith("_")]
+    for (kind, told), effect in zip(kinds, get_args(Effect), strict=True):
+        assert (kind, re.findall(r"`(\w+)`", told)) == (kind_of(effect), [*effect.__annotations__])
 
 
 @pytest.mark.ci

@@ -31,7 +31,7 @@ async def answer(path, method="GET", page="emulator", prefix=PREFIX, **headers):
         "query_string": b"",
         "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
     }
-    await Page(page, Feed() if page == "emulator" else None, prefix=prefix)(scope, receive, send)
+    await Page(page, Feed(dict) if page == "emulator" else None, prefix=prefix)(scope, receive, send)
     start, *rest = sent
     named = {name.decode(): value.decode() for name, value in start["headers"]}
     return start["status"], named, b"".join(each["body"] for each in rest)

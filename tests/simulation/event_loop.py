@@ -19,7 +19,7 @@ from anyio._backends import _asyncio as anyio_backend
 from rbim.callbacks.inbox.stored import _Backlog
 from rbim.callbacks.worker.worker import _Run
 from rbim.client.shared import SharedState
-from rbim.emulator.copies.copier import Dispatch
+from rbim.emulator.copies.copier import Copier
 
 from .process import current_process
 from .virtual_time import TIME, Stuck
@@ -177,8 +177,8 @@ def install() -> None:
     for owner, name in (
         (anyio_backend.CancelScope, "_child_scopes"),
         (SharedState, "scopes"),
-        (Dispatch, "_active"),
-        (Dispatch, "_waiting"),
+        (Copier, "_active"),
+        (Copier, "_waiting"),
         (_Backlog, "_waiting"),
         (_Run, "_leased"),
     ):

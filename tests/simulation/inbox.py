@@ -307,7 +307,7 @@ class InboxScenario(Scenario):
                     await asyncio.sleep(max(0.0, 1.0 + message.at - TIME.now))
                     self.emulator.say(message.sender, "boss", message.text)
             await asyncio.sleep(max(0.0, sizes.fair_from - TIME.now))
-            while len(self.emulator.copier.dispatch.queue):  # what is to be resent, and what waits behind it
+            while len(self.emulator.copier.queue):  # what is to be resent, and what waits behind it
                 await asyncio.sleep(5.0)
         await asyncio.sleep(ANSWER_IN + self.weather.late_by)  # what is late arrives
         await self._settle()

@@ -23,11 +23,10 @@ from rbim._support.text import headline, quoted
 from rbim.callbacks.events import document_of
 from rbim.cli.callback.filters import kind_of, moment_ago
 from rbim.cli.callback.inboxes import is_on_server, shown_inbox, with_archive
-from rbim.cli.callback.options import Flag, Json  # noqa: TC001  # cyclopts reads them
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import print_error, print_note
 from rbim.cli.exit_codes import Exit
-from rbim.cli.file_names import FileName  # noqa: TC001  # cyclopts reads it
+from rbim.cli.flag_types import FileName, Flag, Json  # noqa: TC001  # cyclopts reads it
 from rbim.cli.json_output import show_json
 from rbim.cli.output import print_rows
 from rbim.cli.printable import json_line, printable

@@ -9,14 +9,11 @@ from attrs import frozen
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from rbim.cli.file_names import FileName  # noqa: TC001  # cyclopts reads it
+from rbim.cli.flag_types import FileName, Flag, Json, Port  # noqa: TC001  # cyclopts reads it
 
-__all__ = ["Flag", "Json", "SendOptions", "ServeOptions", "WorkOptions"]
+__all__ = ["SendOptions", "ServeOptions", "WorkOptions"]
 
-Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
-Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
-Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
 Seconds = Annotated[float, Parameter(validator=Number(gt=0))]
 Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=(), show_default=False)]
 Conversation = Literal["PERSON", "TEAM", "CUSTOM_PERSON", "CUSTOM_TEAM", "NOTIFY_TEAM"]

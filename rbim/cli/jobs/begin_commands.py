@@ -8,8 +8,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from rbim.cli.confirm import Yes  # noqa: TC001  # cyclopts reads it
-from rbim.cli.file_names import FileName
-from rbim.cli.jobs.flags import Count, Flag, InputFlags, PaceFlags, ResultFlags
+from rbim.cli.flag_types import FileName, Flag
+from rbim.cli.jobs.flags import Count, InputFlags, PaceFlags, ResultFlags
 
 __all__ = ["invite", "remove"]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from attrs import frozen
 from cyclopts import Parameter
 
+from rbim.cli.flag_types import Flag, Json, Repeated  # noqa: TC001  # cyclopts reads it
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
 
     from rbim.client.limits import Rate
 
-__all__ = ["JOB_FLAGS", "Count", "Flag", "InputFlags", "PaceFlags", "ResultFlags"]
-
-Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+__all__ = ["JOB_FLAGS", "Count", "InputFlags", "PaceFlags", "ResultFlags"]
 
 
 def _count(_: type, tokens: Sequence[Token]) -> int:
@@ -112,8 +111,8 @@ class PaceFlags:
         Give up after this many seconds without a response, or without progress (default: 120).
     """
 
-    rate: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
-    group_rate: Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)] = ()
+    rate: Repeated = ()
+    group_rate: Repeated = ()
     concurrency: Count | None = None
     max_failures: str | None = None
     patience: float | None = None
@@ -153,7 +152,7 @@ class ResultFlags:
         input again. `rbim job report` writes other files, and a plot.
     """
 
-    as_json: Annotated[bool, Parameter(name="--json", negative=(), show_default=False)] = False
+    as_json: Json = False
     quiet: Flag = False
     not_done: Path | None = None
 

@@ -12,8 +12,9 @@ from cyclopts import App, Parameter
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JOB_EXITS, JobExit
+from rbim.cli.flag_types import Flag, Json, Repeated  # noqa: TC001  # cyclopts reads it
 from rbim.cli.global_flags import GLOBAL_FLAGS_HELP
-from rbim.cli.jobs.flags import Count, Flag, PaceFlags, ResultFlags
+from rbim.cli.jobs.flags import Count, PaceFlags, ResultFlags
 from rbim.cli.json_output import show_json
 from rbim.errors import RbimError
 
@@ -30,11 +31,7 @@ FORGET_EXITS = f"Exit code 0 if no accounts are left in the journal, else 2.\n\n
 LIST_EXITS = f"Exit code 0 if the folder can be read, else 2.\n\n{GLOBAL_FLAGS_HELP}"
 READ_EXITS = f"Exit code 0 if the journal can be read, else 2.\n\n{GLOBAL_FLAGS_HELP}"
 
-Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
-
 Output = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]
-
-Several = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
 Isolate = Annotated[Count | None, Parameter(group="Pace")]
 OnUnknown = Literal["auto", "resend", "report"]
@@ -118,8 +115,8 @@ def retry(  # noqa: PLR0913  # flags, each with a default
     *,
     only: Literal["failed", "unknown", "refused"] | None = None,
     refused: Flag = False,
-    reason: Several = (),
-    group: Several = (),
+    reason: Repeated = (),
+    group: Repeated = (),
     isolate: Isolate = None,
     pace_flags: PaceFlags = PACE_FLAGS,
     result_flags: ResultFlags = RESULT_FLAGS,

@@ -20,6 +20,10 @@ of an emulated clock is not reproducible on trio, whose scheduler is random.
 database or a socket causes no timeout on an emulated clock. Time passes if a receiver waits for it (``clock.sleep``), and if
 it has not answered after ``patience`` seconds of real time; then it has timed out. A delivery that has begun is completed,
 so that ``deliver`` and ``advance`` may end up to 5 seconds later on the emulator's clock.
+
+**States.** A delivery waits in the queue; then it is taken for an attempt, which is active until it has a result; then it is
+done, or waits again until its next attempt is due. At most one delivery of a conversation is active. If a block fails or is
+cancelled, its active deliveries wait again, with the same attempt number.
 """
 
 from __future__ import annotations
@@ -45,26 +49,16 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup, TaskStatus
 
-    from rbim.clock import Clock
     from rbim.credentials import Credentials
     from rbim.emulator.copies.targets import Destination, Headers, Sender
     from rbim.emulator.platform.rules import GroupChange, World
-    from rbim.emulator.rules import Rules
 
-__all__ = ["Copier", "Dispatch"]
-
-# Delivery of queued copies: attempts, their time limit, resends, and how many run at once.
-#
-# Nothing here runs by itself: :meth:`Dispatch.running` delivers while its block runs. :mod:`rbim.emulator.copies.copier`
-# describes how time passes meanwhile.
-#
-# A delivery waits in ``queue``; then it is taken for an attempt, which is active until it has a result; then it is done, or
-# waits in its queue again until its next attempt is due. At most one delivery of a conversation is active. If a block fails
-# or is cancelled, its active deliveries wait again, with the same attempt number.
+__all__ = ["Copier"]
 
 LIMIT = 5.0  # the seconds within which a receiver must answer (Limits, callback answer time)
 LEEWAY = 1.0  # seconds by which a transport's own timeout exceeds the limit, so that the limit applies first
 RESENT = {"resendFlag": "1"}
+FIRST_MESSAGE = 70010001
 
 
 class _Sleepers(set[object]):
@@ -90,21 +84,114 @@ class _ActiveAttempt:
     sleepers: _Sleepers
 
 
-class Dispatch:
-    """Delivers the copies in its ``queue`` to its ``destination``; ``deliveries`` logs the results."""
+class Copier:
+    """Turns messages and changes of groups in a ``world`` into deliveries, and delivers them to its ``destination``.
 
-    def __init__(self, clock: Clock, rules: Rules, credentials: Credentials) -> None:
+    ``deliveries`` logs the results. ``faults`` picks the faults of each message, from ``seed``.
+    """
+
+    def __init__(self, world: World, credentials: Credentials, seed: int) -> None:
+        self.credentials = credentials
+        self.faults = CopyFaults(seed)
         self.queue = DeliveryQueue()
         self.deliveries = DeliveryLog()
-        self._clock = clock
-        self._rules = rules
-        self.credentials = credentials
+        self.changes = 0
+        """A number that grows whenever a delivery is added, begins or ends."""
+        self._world = world
+        self._clock = world.clock
+        self._count = 0
         self._destination: Destination | None = None
         self._patience = 0.0
         self._active: set[_ActiveAttempt] = set()
-        self.changes = 0
-        """A number that grows whenever a delivery is added, begins or ends."""
         self._waiting: set[anyio.Event] = set()
+        world.listeners.append(self.notify)
+
+    # Messages.
+
+    def notify(self, change: GroupChange) -> None:
+        """Send the notification for a change of a group, if a target is set and the rules have one for the cause."""
+        if self.destination is None:
+            return
+        notice = self._world.choice("notifications").get(change.cause)
+        if notice is not None:
+            self.send(
+                CopiedMessage(
+                    conv_type=ConvType.NOTIFY_TEAM,
+                    to=change.group_id,
+                    sender=change.actor,
+                    msg_type=notice,
+                    members=change.members,
+                )
+            )
+
+    def send(self, message: CopiedMessage) -> str:
+        """Send one message now and return its id."""
+        message_id = self._next_id()
+        unit = self._world.dialect.message_time_unit
+        document = message.body(app_id=self.credentials.app_id, msg_id=message_id, sent=self._world.clock.now(), unit=unit)
+        self._put(message.key, message_id, json.dumps(document), document)
+        return message_id
+
+    def send_raw(self, body: Mapping[str, Any] | bytes, key: str) -> None:
+        """Send a body as given. Bytes are resent without a ``resendFlag``."""
+        message_id = self._next_id()
+        if isinstance(body, bytes):
+            self._put(key, message_id, body, None)
+        else:
+            self._put(key, str(body.get("msgId", message_id)), json.dumps(body), body)
+
+    def send_again(self, number: int) -> None:
+        """Deliver a message again that was delivered before, by its number, as a resend and without faults."""
+        attempts = [each for each in self.deliveries if each.number == number]
+        if not attempts:
+            raise LookupError(f"the log has no delivery of a message {number}")
+        whole = next((each for each in attempts if "tampered" not in each.trouble), attempts[0])
+        if self.destination is not None:
+            self._enqueue(
+                QueuedDelivery(
+                    number=number,
+                    message_id=whole.message_id,
+                    key=whole.key,
+                    content=whole.body,
+                    document=whole.document or None,
+                    attempt=max(each.attempt for each in attempts) + 1,
+                )
+            )
+
+    def reset_count(self) -> None:
+        """Restart the message numbers and ids."""
+        self._count = 0
+
+    def _next_id(self) -> str:
+        self._count += 1
+        return f"m8{FIRST_MESSAGE + self._count - 1:013d}"
+
+    def _put(self, key: str, message_id: str, content: bytes, document: Mapping[str, Any] | None) -> None:
+        if self.destination is None:
+            return
+        picked = self.faults.pick(document or {})
+        first = injection_of(picked, 1)
+        self._enqueue(
+            QueuedDelivery(
+                number=self._count,
+                message_id=message_id,
+                key=key,
+                content=content,
+                document=document,
+                picked=picked,
+                to_pass=first.overtaken_by,
+            ),
+            first.delay + first.patience,
+        )
+
+    def _enqueue(self, delivery: QueuedDelivery, delay: float = 0.0) -> None:
+        """Queue a delivery, due in ``delay`` seconds."""
+        now = self._clock.monotonic()
+        delivery.due = now + delay
+        self.queue.put(delivery, now)
+        self.changed()
+
+    # Deliveries.
 
     @property
     def destination(self) -> Destination | None:
@@ -184,7 +271,7 @@ class Dispatch:
         accepted = await self._deliver(active, headers, body, injection)
         for duplicate in range(injection.duplicates):
             await self._deliver(active, headers, body, injection, duplicate=duplicate + 1)
-        pauses = self._rules.resend_after if self._destination is not None and self._destination.high else ()
+        pauses = self._world.rules.resend_after if self._destination is not None and self._destination.high else ()
         now = self._clock.monotonic()
         if accepted or delivery.attempt > len(pauses):
             active.queue.done(delivery, now)
@@ -243,13 +330,6 @@ class Dispatch:
                 )
             )
         return status == OK
-
-    def put(self, delivery: QueuedDelivery, delay: float = 0.0) -> None:
-        """Queue a delivery, due in ``delay`` seconds."""
-        now = self._clock.monotonic()
-        delivery.due = now + delay
-        self.queue.put(delivery, now)
-        self.changed()
 
     # Waiting.
 
@@ -311,100 +391,3 @@ def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the first error in a task group's error group, if possible one that is not a cancellation."""
     rest = group.split(anyio.get_cancelled_exc_class())[1]
     return (rest or group).exceptions[0]
-
-
-FIRST_MESSAGE = 70010001
-
-
-class Copier:
-    """Turns messages and changes of groups in a ``world`` into deliveries, and queues them in its ``dispatch``.
-
-    ``faults`` picks the faults of each message, from ``seed``.
-    """
-
-    def __init__(self, world: World, credentials: Credentials, seed: int) -> None:
-        self.faults = CopyFaults(seed)
-        self.dispatch = Dispatch(world.clock, world.rules, credentials)
-        self._world = world
-        self._app_id = credentials.app_id
-        self._count = 0
-        world.listeners.append(self.notify)
-
-    def notify(self, change: GroupChange) -> None:
-        """Send the notification for a change of a group, if a target is set and the rules have one for the cause."""
-        if self.dispatch.destination is None:
-            return
-        notice = self._world.choice("notifications").get(change.cause)
-        if notice is not None:
-            self.send(
-                CopiedMessage(
-                    conv_type=ConvType.NOTIFY_TEAM,
-                    to=change.group_id,
-                    sender=change.actor,
-                    msg_type=notice,
-                    members=change.members,
-                )
-            )
-
-    def send(self, message: CopiedMessage) -> str:
-        """Send one message now and return its id."""
-        message_id = self._next_id()
-        unit = self._world.dialect.message_time_unit
-        document = message.body(app_id=self._app_id, msg_id=message_id, sent=self._world.clock.now(), unit=unit)
-        self._put(message.key, message_id, json.dumps(document), document)
-        return message_id
-
-    def send_raw(self, body: Mapping[str, Any] | bytes, key: str) -> None:
-        """Send a body as given. Bytes are sent unchanged, without a ``resendFlag`` when they are resent."""
-        message_id = self._next_id()
-        if isinstance(body, bytes):
-            self._put(key, message_id, body, None)
-        else:
-            self._put(key, str(body.get("msgId", message_id)), json.dumps(body), body)
-
-    def send_again(self, number: int) -> None:
-        """Deliver a message again that was delivered before, by its number, as a resend and without faults.
-
-        Raises LookupError if the log has no delivery of it. Without a target, nothing is delivered.
-        """
-        attempts = [each for each in self.dispatch.deliveries if each.number == number]
-        if not attempts:
-            raise LookupError(f"the log has no delivery of a message {number}")
-        whole = next((each for each in attempts if "tampered" not in each.trouble), attempts[0])
-        document = whole.document or None
-        if self.dispatch.destination is not None:
-            delivery = QueuedDelivery(
-                number=number,
-                message_id=whole.message_id,
-                key=whole.key,
-                content=whole.body,
-                document=document,
-                attempt=max(each.attempt for each in attempts) + 1,
-            )
-            self.dispatch.put(delivery)
-
-    def reset_count(self) -> None:
-        """Restart the message numbers and ids."""
-        self._count = 0
-
-    def _next_id(self) -> str:
-        self._count += 1
-        return f"m8{FIRST_MESSAGE + self._count - 1:013d}"
-
-    def _put(self, key: str, message_id: str, content: bytes, document: Mapping[str, Any] | None) -> None:
-        if self.dispatch.destination is None:
-            return
-        picked = self.faults.pick(document or {})
-        first = injection_of(picked, 1)
-        self.dispatch.put(
-            QueuedDelivery(
-                number=self._count,
-                message_id=message_id,
-                key=key,
-                content=content,
-                document=document,
-                picked=picked,
-                to_pass=first.overtaken_by,
-            ),
-            first.delay + first.patience,
-        )

@@ -7,22 +7,20 @@ concerns for ``NOTIFY_TEAM``. A text that is not given is absent, an empty text 
 """
 
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 from attrs import field, frozen
+from attrs.converters import optional
 
 from rbim.callbacks.events import ClientType, ConvType, MsgType
 from rbim.dialect import TimeUnit
-from rbim.errors import InvalidRequest
+from rbim.emulator.documents import one_of
 from rbim.validators import Accounts, accounts, each_account, text
 
 __all__ = ["CopiedMessage", "Extras", "PushExtras", "milliseconds"]
 
 CONVERSATION_MESSAGE = "1"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-E = TypeVar("E", bound=StrEnum)
 
 
 class Extras(TypedDict, total=False):
@@ -56,24 +54,13 @@ class PushExtras(Extras, total=False):
     apns_text: str
 
 
-def _one_of(kind: type[E], value: E | str, name: str) -> E:
-    try:
-        return kind(value)
-    except ValueError:
-        raise InvalidRequest(f"{name}: {value!r} is not one of {', '.join(kind)}", field=name) from None
-
-
 def _client_type(value: ClientType | str | None) -> ClientType | None:
-    return None if value is None else _one_of(ClientType, value, "client_type")
+    return None if value is None else ClientType(one_of(value, ClientType, "client_type"))
 
 
 def _check_msg_type(message: "CopiedMessage", attribute: Any, value: str) -> None:  # an attrs validator
     if message.conv_type is not ConvType.NOTIFY_TEAM:
-        _one_of(MsgType, value, attribute.name)
-
-
-def _optional_accounts(value: Accounts | None) -> tuple[str, ...] | None:
-    return None if value is None else accounts(value)
+        one_of(value, MsgType, attribute.name)
 
 
 def _check_accounts(message: "CopiedMessage", attribute: Any, value: tuple[str, ...] | None) -> None:  # an attrs validator
@@ -95,10 +82,10 @@ class CopiedMessage:
     sender: str = field(validator=text())
     msg_type: str = field(default=MsgType.TEXT, validator=_check_msg_type)
     text: str | None = None
-    members: tuple[str, ...] | None = field(default=None, converter=_optional_accounts, validator=_check_accounts)
+    members: tuple[str, ...] | None = field(default=None, converter=optional(accounts), validator=_check_accounts)
     attach: str | None = None
     ext: str | None = None
-    at_user: tuple[str, ...] | None = field(default=None, converter=_optional_accounts, validator=_check_accounts)
+    at_user: tuple[str, ...] | None = field(default=None, converter=optional(accounts), validator=_check_accounts)
     nick: str | None = None
     client_type: ClientType | None = field(default=None, converter=_client_type)
     device_id: str | None = None

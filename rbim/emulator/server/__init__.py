@@ -6,6 +6,6 @@ from rbim._support.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from rbim.emulator.server.control import Control as Control
-    from rbim.emulator.server.server import Server as Server, run as run, serve as serve
+    from rbim.emulator.server.server import Server as Server, serve as serve
 else:
     __getattr__, __dir__ = lazy_names(__name__)

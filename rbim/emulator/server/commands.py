@@ -8,7 +8,7 @@ emulator: their lists are bounded, so that they cost little however much the emu
 import shlex
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict, cast
 from urllib.parse import quote
@@ -23,8 +23,9 @@ from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.copies.log import DeliveryAttempt
 from rbim.emulator.copies.messages import Extras, PushExtras
 from rbim.emulator.copies.targets import split_url
+from rbim.emulator.documents import kind_of
 from rbim.emulator.emulator import Mode
-from rbim.emulator.faults import COPY_KINDS, KINDS, Plan, copy_faults_from, faults_from
+from rbim.emulator.faults import Plan, copy_faults_from, faults_from
 from rbim.emulator.platform.rules import DependsOnDialect
 from rbim.emulator.platform.state import Group, Task
 from rbim.errors import InvalidRequest
@@ -88,7 +89,7 @@ class ControlContext:
         self._state = emulator.snapshot()
         self._faults = tuple(emulator.faults)
         self._copy_faults = tuple(emulator.copy_faults)
-        self._destination = emulator.copier.dispatch.destination
+        self._destination = emulator.copier.destination
 
     @property
     def control_url(self) -> str | None:
@@ -102,15 +103,15 @@ class ControlContext:
 
     def reset(self) -> None:
         """Set the emulator back to its initial state. Its clock does not change."""
-        emulator, dispatch = self.emulator, self.emulator.copier.dispatch
+        emulator, copier = self.emulator, self.emulator.copier
         emulator.restore(self._state)
         emulator.requests.clear()
         _replace_faults(emulator.faults, self._faults)
         _replace_faults(emulator.copy_faults, self._copy_faults)
-        dispatch.destination = None  # drops waiting deliveries
-        dispatch.destination = self._destination
+        copier.destination = None  # drops waiting deliveries
+        copier.destination = self._destination
         emulator.deliveries.clear()
-        emulator.copier.reset_count()
+        copier.reset_count()
 
 
 @frozen
@@ -244,12 +245,11 @@ def _declare_plan(
     of: str,
     plan_of: Callable[["Emulator"], Plan[Any]],
     read: Callable[[Any], tuple[Any, ...]],
-    kinds: Mapping[str, Any],
 ) -> None:
     """Declare the commands of a fault plan."""
 
     def plan(context: ControlContext, _: object = None) -> Any:
-        return [_as_document(fault, kinds) for fault in plan_of(context.emulator)]
+        return [_as_document(fault) for fault in plan_of(context.emulator)]
 
     def replace(context: ControlContext, document: object) -> Any:
         _replace_faults(plan_of(context.emulator), read(document))
@@ -293,8 +293,8 @@ def _declare_plan(
     )
 
 
-_declare_plan("faults", "", lambda emulator: emulator.faults, faults_from, KINDS)
-_declare_plan("copy-faults", " of copies", lambda emulator: emulator.copy_faults, copy_faults_from, COPY_KINDS)
+_declare_plan("faults", "", lambda emulator: emulator.faults, faults_from)
+_declare_plan("copy-faults", " of copies", lambda emulator: emulator.copy_faults, copy_faults_from)
 
 
 def _replace_faults(plan: Plan[Any], faults: tuple[Any, ...]) -> None:
@@ -302,11 +302,10 @@ def _replace_faults(plan: Plan[Any], faults: tuple[Any, ...]) -> None:
     plan.add(*faults)
 
 
-def _as_document(fault: Any, kinds: Mapping[str, type[Any]]) -> dict[str, Any]:
+def _as_document(fault: Any) -> dict[str, Any]:
     """Return a fault in the form of its file; a match by a function appears as ``a function``."""
     fields = {a.name: getattr(fault, a.name) for a in attrs.fields(fault.__class__) if getattr(fault, a.name) != a.default}
-    kind = next(name for name, kind in kinds.items() if isinstance(fault.effect, kind))
-    fields["effect"] = {"kind": kind} | attrs.asdict(fault.effect)
+    fields["effect"] = {"kind": kind_of(type(fault.effect))} | attrs.asdict(fault.effect)
     if callable(fault.match):
         fields["match"] = "a function"
     return fields
@@ -351,12 +350,6 @@ async def _advance(context: ControlContext, body: _Advance) -> Any:
         )
     await context.emulator.advance(body.seconds, hours=body.hours)
     return _clock(context, "")
-
-
-@_command("GET", "tasks")
-def _tasks(context: ControlContext, _: str) -> Any:
-    """List the call tasks."""
-    return context.emulator.export()["tasks"]
 
 
 @_command("GET", "tasks/{id}/may-call")
@@ -416,7 +409,7 @@ _declare_answer("applications/reject", "Reject a request to join as the group's 
 @_command("GET", "copy")
 def _copy(context: ControlContext, _: str) -> Any:
     """Return where messages are copied to."""
-    destination = context.emulator.copier.dispatch.destination
+    destination = context.emulator.copier.destination
     if destination is None:
         return None
     url = destination.target if isinstance(destination.target, str) else None
@@ -452,7 +445,7 @@ def _stop_copying(context: ControlContext, _: str) -> Any:
 @_command("GET", "deliveries")
 def _deliveries(context: ControlContext, _: str) -> Any:
     """List the attempts to deliver copies, each with its result."""
-    return [json.loads(line) for line in context.emulator.deliveries.trace().splitlines()]
+    return [each.to_dict() for each in context.emulator.deliveries]
 
 
 @_command("DELETE", "deliveries")
@@ -651,8 +644,8 @@ def _accounts_with(context: ControlContext, text: str) -> Any:
     }
 
 
-@_command("GET", "tasks/newest")
-def _newest_tasks(context: ControlContext, _: str) -> Any:
+@_command("GET", "tasks")
+def _tasks(context: ControlContext, _: str) -> Any:
     """List the newest call tasks, with whether each may call now."""
     tasks = context.emulator.state.tasks
     return {"total": len(tasks), "tasks": [_shown_task(context, each) for each in islice(reversed(tasks.values()), MOST)]}
@@ -685,13 +678,13 @@ def _shown_task(context: ControlContext, task: Task) -> dict[str, Any]:
 @_command("GET", "messages")
 def _messages(context: ControlContext, _: str) -> Any:
     """List the latest copied messages, each with its attempts."""
-    dispatch = context.emulator.copier.dispatch
+    copier = context.emulator.copier
     found: dict[int, list[DeliveryAttempt]] = {}
     for each in reversed(context.emulator.deliveries.records[-ATTEMPTS:]):
         found.setdefault(each.number, []).append(each)
     newest = [found[number] for number in sorted(found, reverse=True)[:MOST]]
     document = {
-        "waiting": len(dispatch.queue),
+        "waiting": len(copier.queue),
         "messages": [_message(attempts[::-1], own=context.emulator.own_credentials) for attempts in newest],
     }
     return without_token(context, document)
@@ -718,7 +711,7 @@ def _message(attempts: list[DeliveryAttempt], *, own: bool) -> dict[str, Any]:
 @_command("POST", "deliveries/again", _Number)
 def _send_again(context: ControlContext, body: _Number) -> Any:
     """Deliver a copied message again, as a resend: number (emulator-only)."""
-    if context.emulator.copier.dispatch.destination is None:
+    if context.emulator.copier.destination is None:
         raise CommandError("messages are not copied now: set a target first (PUT /_emulator/copy)")
     context.emulator.send_again(body.number)
     return {"number": body.number}

@@ -15,14 +15,13 @@ from rbim.emulator.exchanges import ExchangeLog
 from rbim.emulator.server.commands import PREFIX, ControlContext, without_token
 from rbim.operations.base import fields_of
 from rbim.page.assets import Page, prefers_html
-from rbim.page.events import Feed
+from rbim.page.events import Feed, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from rbim._support.asgi import Receive, Scope, Send
     from rbim.emulator.request_log import RecordedRequest, RequestLog
-    from rbim.page.events import Stream
 
 __all__ = ["Console", "RequestStream"]
 
@@ -67,7 +66,8 @@ class Console:
         self.feed = Feed(self._levels)
         self._requests = RequestStream(emulator.requests, self._encoded)
         self.feed.attach(self._requests)
-        self._answers: Stream[tuple[int, float]] = self.feed.stream("answers", KEPT, list)
+        self._answers = Stream[tuple[int, float]]("answers", KEPT, list)
+        self.feed.attach(self._answers)
         self._answers_of = self._requests.epoch  # the log as of which clearing
         self._page = Page("emulator", self.feed, prefix=PREFIX)
 
@@ -87,25 +87,25 @@ class Console:
         self._requests.look()
         self._look_at_answers()
         context, emulator = self._context, self._context.emulator
-        clock, state, dispatch = emulator.clock, emulator.state, emulator.copier.dispatch
+        clock, state, copier = emulator.clock, emulator.state, emulator.copier
         emulated = isinstance(clock, EmulatedClock)
         counts = {
             "requests": emulator.requests.count,
             "groups": len(state.groups),
             "tasks": len(state.tasks),
             "deliveries": len(emulator.deliveries),
-            "waiting": len(dispatch.queue),
+            "waiting": len(copier.queue),
             "faults": len(emulator.faults.counts),
             "copy_faults": len(emulator.copy_faults.counts),
         }
-        target = dispatch.destination
+        target = copier.destination
         return {
             "counts": counts,
             "clock": clock.now().isoformat() if emulated else None,
             "copied": target is not None,
             "listening": context.listening,
             "control": context.control_url,
-            "changes": [*counts.values(), context.changes, clock.monotonic() if emulated else 0, dispatch.changes],
+            "changes": [*counts.values(), context.changes, clock.monotonic() if emulated else 0, copier.changes],
         }
 
     def _look_at_answers(self) -> None:

@@ -66,14 +66,14 @@ def guard_of(allowed_hosts: Iterable[str], *, bound: str = "localhost") -> Local
 class ControlApp:
     """The ASGI 3 application of one port: the guard, then the page and the commands, then ``app`` for all other paths.
 
-    Without ``console`` it has neither page nor commands, without ``app`` nothing else. ``watch`` is called for each request
-    when it is answered, with its scope and the seconds that it took.
+    Without ``app`` there is nothing else. ``watch`` is called for each request when it is answered, with its scope and the
+    seconds that it took.
     """
 
     def __init__(
         self,
         context: ControlContext,
-        console: Console | None,
+        console: Console,
         guard: LocalServerGuard,
         app: Callable[[Scope, Receive, Send], Awaitable[None]] | None,
         watch: Callable[[Scope, float], None] | None = None,
@@ -110,11 +110,11 @@ class ControlApp:
             await _refuse(send, 403, why)
         elif scope["path"] == ICON:
             await _refuse(send, 404, "the emulator has no icon")
-        elif self._console is not None and path == "/" and scope["method"] in {"GET", "HEAD"} and prefers_html(scope):
+        elif path == "/" and scope["method"] in {"GET", "HEAD"} and prefers_html(scope):
             await write(send, Response(303, {"location": PREFIX.lstrip("/"), "vary": "accept", **SECURITY_HEADERS}))
-        elif self._app is not None and (self._console is None or not path.startswith(PREFIX)):
+        elif self._app is not None and not path.startswith(PREFIX):
             await self._app(scope, receive, send)
-        elif self._console is not None and self._console.serves(scope, path):
+        elif self._console.serves(scope, path):
             await self._console(scope, receive, send)
         else:
             await self._command(path, scope, receive, send)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 import struct
 from datetime import UTC
@@ -46,13 +45,27 @@ if TYPE_CHECKING:
     from rbim.clock import Clock
     from rbim.emulator.emulator import Emulator
 
-__all__ = ["Listener", "Protocol", "Server", "run", "serve"]
+__all__ = ["Listener", "Protocol", "Server", "serve"]
 
 logger = logging.getLogger("rbim.emulator")
 
 IDLE = 75  # seconds after which a connection without requests is closed
 INTERNAL = "900500"
 ABORTING = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)  # SO_LINGER for 0 seconds: closing sends an RST
+
+
+class _Connection(h11.Connection):
+    """Gives the head of an answer together with the first part of its body, so that uvicorn writes both at once."""
+
+    _head = b""
+
+    def send(self, event: Any) -> Any:  # what uvicorn writes to the socket
+        output = super().send(event)
+        if isinstance(event, h11.Response):
+            self._head, output = output, b""
+        elif self._head and output is not None:
+            self._head, output = b"", self._head + output
+        return output
 
 
 class Protocol(H11Protocol):
@@ -64,6 +77,7 @@ class Protocol(H11Protocol):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener.config, listener.state, {})
+        self.conn = _Connection(h11.SERVER)
         self._listener = listener
         self._inner: Any = self.app
         self.app = self._answer
@@ -82,7 +96,8 @@ class Protocol(H11Protocol):
             headers = [(name.encode(), value.encode()) for name, value in response.headers.items()]
             headers += [(b"content-length", b"%d" % len(response.body)), (b"connection", b"close")]
             head = h11.Response(status_code=400, headers=self._listener.headers() + headers, reason=b"Bad Request")
-            self.transport.write((self.conn.send(head) or b"") + response.body)
+            self.conn.send(head)
+            self.transport.write(self.conn.send(h11.Data(data=response.body)))
         self.close()
 
     def reset(self) -> None:
@@ -358,34 +373,6 @@ def serve(  # noqa: PLR0913  # options, each by keyword and with a default
         remote_copies=remote_copies,
         watch=watch,
     )
-
-
-def run(
-    server: Server, *, begun: Callable[[Server], None] = lambda _: None, ended: Callable[[], None] = lambda: None
-) -> None:
-    """Serve an emulator until Ctrl-C or SIGTERM. Call it in the main thread.
-
-    ``begun`` is called when it listens, ``ended`` when it no longer serves; a second signal interrupts neither. Raises
-    OSError if an address is in use or does not belong to this machine; its ``filename`` names the address.
-    """
-
-    async def until_stopped() -> None:
-        loop, stop = asyncio.get_running_loop(), asyncio.Event()
-
-        def on_signal(*_: object) -> None:
-            loop.call_soon_threadsafe(stop.set)
-
-        previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            async with server:
-                begun(server)
-                await stop.wait()
-            ended()
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-
-    asyncio.run(until_stopped())
 
 
 def _url(host: str, port: int) -> str:

@@ -5,7 +5,9 @@ import json
 
 import pytest
 
+from helpers.pages import blocks_of
 from helpers.rawclient import connected, signed
+from helpers_ci.recipes import serving
 from rbim.emulator.faults import Fault, ResetAfter, Status
 from rbim.operations import catalogue
 
@@ -147,6 +149,34 @@ async def test_messages_are_said_pushed_and_notified_and_their_deliveries_shown_
     await expect(dialog.locator("pre").last).to_contain_text("say this")
     await window.button("Send again", within=dialog).click()
     await until(lambda: len(received) == 5)
+
+
+async def test_an_application_receives_what_is_said_and_its_answer_is_shown(emulator, server, opened, tmp_path):
+    """The cookbook's application, which invites who says 加入 to a person; everything else is done on the page."""
+    title = "How do I make calls and receive callbacks in one FastAPI application?"
+    (recipe,) = [block.text for block in blocks_of("docs/cookbook.md", "python") if block.title == title]
+    variables = {
+        "RBIM_BASE_URL": server.url,
+        "RBIM_APP_ID": emulator.credentials.app_id,
+        "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
+        "VIP_GROUP": await create(emulator, server, "VIP"),
+    }
+    with serving(recipe, tmp_path, variables) as (port, out):
+        window = await opened(server.url)
+        panel = await window.show("copies")
+        target, card = panel.locator(".card").first, panel.locator(".card").nth(1)
+        await target.get_by_label("Address of the receiver").fill(f"http://127.0.0.1:{port}/copies")
+        await window.button("Copy to it").click()
+        await expect(target.locator(".pill")).to_have_text("on")
+        await card.get_by_label("Text").first.fill("加入")
+        await window.button("Say it").click()
+        for message in ("加入", "TEAM_JOIN"):
+            await expect(rows(panel).filter(has_text=message)).to_contain_text("attempt 1: HTTP 200")
+        assert await asyncio.to_thread(out.readline) == "invited: 1001\n"
+        request = rows(await window.show("requests")).first
+        for text in ("InviteJoinGroup", "1001", "done"):
+            await expect(request).to_contain_text(text)
+        await expect(rows(await window.show("groups"))).to_contain_text("2 / ")
 
 
 # Faults and outages.

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from helpers.paths import ROOT
 from helpers.postgres import needs_postgres, postgres
 from helpers.serving import served
 from helpers.sockets import free_port
-from helpers_ci.recipes import ASGI
+from helpers_ci.recipes import serving
 from rbim import AsyncClient, GroupType
 from rbim.callbacks import Receiver, SqliteInbox, sign
 from rbim.cli import build_app
@@ -184,30 +183,19 @@ def get(url, body=None, headers=()):
 
 
 def test_fastapi_calls_and_receives(platform, emulator, group, tmp_path):
-    (tmp_path / "recipe.py").write_text(BLOCKS[FASTAPI][0], encoding="utf-8")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
-    paths = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-    variables = clean | platform | {"VIP_GROUP": group, "PYTHONPATH": paths, "PYTHONUTF8": "1"}
-    command = [sys.executable, "-W", "error", "-c", ASGI]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8"}
-    with subprocess.Popen(command, cwd=tmp_path, env=variables, **pipes) as server:
-        try:
-            url = f"http://127.0.0.1:{int(server.stdout.readline())}"
-            status, body = get(f"{url}/groups/{group}")
-            detail = json.loads(body)
-            assert (status, detail["name"], detail["owner"], detail["permission"]) == (200, "客户交流", "admin", "0")
-            assert get(f"{url}/groups/g1")[0] == 404
-            for number, text in enumerate(["你好", "加入"]):
-                app_id = emulator.credentials.app_id
-                said = {"convType": "PERSON", "to": "1", "fromAccount": f"{app_id}#1001", "msgType": "TEXT", "body": text}
-                copy = json.dumps(said | {"msgId": str(number), "eventType": "1"}, ensure_ascii=False).encode()
-                headers = sign(copy, credentials=emulator.credentials, now=SystemClock().now())
-                assert get(f"{url}/copies", copy, headers.items())[0] == 200
-            assert server.stdout.readline() == "invited: 1001\n"
-        finally:
-            server.send_signal(signal.SIGTERM)
-            out, complaints = server.communicate(timeout=30)
-    assert (out, complaints) == ("", "")
+    with serving(BLOCKS[FASTAPI][0], tmp_path, platform | {"VIP_GROUP": group}) as (port, out):
+        url = f"http://127.0.0.1:{port}"
+        status, body = get(f"{url}/groups/{group}")
+        detail = json.loads(body)
+        assert (status, detail["name"], detail["owner"], detail["permission"]) == (200, "客户交流", "admin", "0")
+        assert get(f"{url}/groups/g1")[0] == 404
+        for number, text in enumerate(["你好", "加入"]):
+            app_id = emulator.credentials.app_id
+            said = {"convType": "PERSON", "to": "1", "fromAccount": f"{app_id}#1001", "msgType": "TEXT", "body": text}
+            copy = json.dumps(said | {"msgId": str(number), "eventType": "1"}, ensure_ascii=False).encode()
+            headers = sign(copy, credentials=emulator.credentials, now=SystemClock().now())
+            assert get(f"{url}/copies", copy, headers.items())[0] == 200
+        assert out.readline() == "invited: 1001\n"
     assert members(emulator, group) == ["1001"]
 
 

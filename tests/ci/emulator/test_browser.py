@@ -78,14 +78,14 @@ class Watched:
 
     async def state(self):
         """Return all that a request could change."""
-        emulator, dispatch = self.emulator, self.emulator.copier.dispatch
+        emulator, copier = self.emulator, self.emulator.copier
         await emulator.deliver()
         return (
             emulator.snapshot(),
             [(record.operation, record.path) for record in emulator.requests],
             list(emulator.faults),
             list(emulator.copy_faults),
-            dispatch.destination,
+            copier.destination,
             len(emulator.deliveries),
             list(self.copies),
             emulator.clock.monotonic(),

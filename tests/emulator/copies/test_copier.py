@@ -246,7 +246,7 @@ def test_a_mistake_is_refused_in_words(mistake, said):
     emulator, _ = copied_box()
     with pytest.raises(InvalidRequest, match=said):
         mistake(emulator)
-    assert len(emulator.copier.dispatch.queue) == 0
+    assert len(emulator.copier.queue) == 0
 
 
 # Signatures.

@@ -274,7 +274,7 @@ def test_whatever_fails_every_conversation_keeps_its_order(senders, answers, con
         for number, sender in enumerate(senders):
             emulator.say(sender, "z", str(number))
         await emulator.advance(hours=10)
-        assert len(emulator.copier.dispatch.queue) == 0
+        assert len(emulator.copier.queue) == 0
         assert peer.most <= concurrency
         tries = defaultdict(list)
         for each in emulator.deliveries:
@@ -334,7 +334,7 @@ async def test_what_is_cut_off_waits_for_the_next_time():
     assert log_of(emulator, "attempt", "status", "reason") == [(1, None, "interrupted")]
     await emulator.deliver()
     assert peer.texts == ["a", "a", "b"]
-    assert len(emulator.copier.dispatch.queue) == 0
+    assert len(emulator.copier.queue) == 0
 
 
 # Faults.

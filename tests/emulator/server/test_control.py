@@ -158,8 +158,10 @@ async def test_tasks_are_told_and_whether_they_may_call(emulator, call):
             isrecord=True,
             caller="02187654321",
         )
-    status, (told,) = await call("GET", "tasks")
-    assert (status, told["task_id"], told["request"]["task_name"]) == (200, task.task_id, "回访")
+    status, told = await call("GET", "tasks")
+    (shown,) = told["tasks"]
+    assert (status, told["total"], shown["task_id"], shown["name"]) == (200, 1, task.task_id, "回访")
+    assert (shown["first_day"], shown["policies"], shown["may_call"]) == ("2026-01-02", [], True)
     path = f"tasks/{task.task_id}/may-call"
     now = "2026-01-02T03:04:05+00:00"  # 11:04:05 in China
     assert await call("GET", path) == (200, {"task_id": task.task_id, "at": now, "may_call": True})
@@ -288,7 +290,7 @@ async def test_a_command_that_changes_something_must_be_json(types):
     emulator.faults.add(Fault(effect=Refuse()))
     emulator.copy_to(_taken)
     app, before = Control(emulator), (emulator.snapshot(), len(emulator.requests), list(emulator.faults))
-    destination = emulator.copier.dispatch.destination
+    destination = emulator.copier.destination
     headers = [(b"host", b"localhost"), *((b"content-type", each) for each in types)]
     body = b'{"sender": "1001", "to": "1002", "url": "http://127.0.0.1:9/", "seconds": 1}'
     for command in COMMANDS:
@@ -297,7 +299,7 @@ async def test_a_command_that_changes_something_must_be_json(types):
             assert start["status"] == 415, command.path
             assert "needs the header Content-Type: application/json" in json.loads(answer["body"])["error"]
     assert (emulator.snapshot(), len(emulator.requests), list(emulator.faults)) == before
-    assert emulator.copier.dispatch.destination is destination
+    assert emulator.copier.destination is destination
     await emulator.deliver()
     assert (len(emulator.deliveries), emulator.clock.monotonic()) == (0, 0.0)
 
@@ -348,7 +350,7 @@ async def test_copies_to_another_machine_are_signed_with_given_credentials_only_
     given = Emulator(credentials=CREDENTIALS)
     elsewhere = {"url": "http://192.0.2.7/copy"}
     status, why = await control_of(given, remote_copies=True)("PUT", "copy", elsewhere)
-    assert (status, given.copier.dispatch.destination) == (409, None)
+    assert (status, given.copier.destination) == (409, None)
     assert "start rbim emulator with --sign-copies" in why["error"]
     assert (await control_of(given, remote_copies=True, sign_copies=True)("PUT", "copy", elsewhere))[0] == 200
     assert (await control_of(given)("PUT", "copy", COPY))[0] == 200  # of this machine
@@ -362,7 +364,7 @@ async def test_copies_to_another_machine_are_signed_with_given_credentials_only_
 async def test_a_target_on_another_machine_must_be_asked_for(control_of, url):
     emulator = Emulator(clock=EmulatedClock())
     status, why = await control_of(emulator)("PUT", "copy", {"url": url})
-    assert (status, emulator.copier.dispatch.destination) == (409, None)
+    assert (status, emulator.copier.destination) == (409, None)
     assert "start rbim emulator with --remote-copies" in why["error"]
     assert (await control_of(emulator, remote_copies=True)("PUT", "copy", {"url": url}))[0] == 200
 

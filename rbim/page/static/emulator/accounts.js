@@ -10,10 +10,6 @@ export function accountsView(page) {
     const {t, number} = page;
     const search = h("input", {type: "search", placeholder: t("search accounts"), "aria-label": t("search accounts")});
     const count = h("span", {class: "muted"});
-    const logIn = async account => {
-        await page.act("POST", "logins", {account});
-        notify(t("logged in now", {account}));
-    };
     const table = dataTable({
         caption: t("tab accounts"),
         empty: t("no account so far"),
@@ -24,11 +20,14 @@ export function accountsView(page) {
             {label: t("logged in"), class: "narrow", cell: each => login(page, each)},
         ],
     });
-    const login1 = form({
+    const firstLogin = form({
         label: t("first login"),
         fields: [{name: "account", label: t("account"), required: true, hint: t("first login hint")}],
         action: t("log in"),
-        submit: ({account}) => logIn(account),
+        submit: async ({account}) => {
+            await page.act("POST", "logins", {account});
+            notify(t("logged in now", {account}));
+        },
     });
     search.addEventListener("input", () => view.refresh());
     const view = {
@@ -36,7 +35,7 @@ export function accountsView(page) {
             "section",
             {class: "split"},
             h("div", {class: "stack"}, h("div", {class: "toolbar card"}, search, count), table.element),
-            h("div", {class: "card"}, h("h2", {}, t("first login")), login1),
+            h("div", {class: "card"}, h("h2", {}, t("first login")), firstLogin),
         ),
         async refresh() {
             const wanted = search.value.trim();

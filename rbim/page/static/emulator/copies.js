@@ -29,7 +29,7 @@ export function copiesView(page) {
             {label: t("conversation"), class: "narrow", cell: message => shown(message.key, {most: 40})},
             {label: t("kind"), class: "narrow", cell: message => shown([message.event.convType, message.event.msgType].filter(Boolean).join(" · "), {most: 50})},
             {label: t("text"), class: "line", cell: message => h("span", {class: "truncate"}, shown(message.event.body ?? "", {most: 100}))},
-            {label: t("attempts"), cell: message => h("span", {class: "chips"}, message.attempts.map(each => attemptTag(page, each)))},
+            {label: t("attempts"), cell: message => h("span", {class: "chips"}, message.attempts.map(attemptTag))},
             {label: t("again"), class: "narrow", cell: message => h("button", {type: "button", class: "small", "aria-label": `${t("send again")}: ${message.number}`, onclick: () => sendAgain(page, message)}, t("send again"))},
         ],
     });
@@ -50,7 +50,7 @@ export function copiesView(page) {
         },
     };
 
-    function attemptTag(_, each) {
+    function attemptTag(each) {
         const name = each.duplicate > 0 ? t("duplicate n", {n: each.duplicate}) : t("attempt n", {n: each.attempt});
         const answer = each.status === null ? each.reason.split(":")[0] : `HTTP ${each.status}`;
         return h("span", {class: `tag ${each.status === 200 ? "good" : "bad"}`, title: each.reason}, `${name}: `, shown(answer, {most: 40}), ` · ${duration(each.took)}`);

@@ -6,8 +6,6 @@ import {openDialog} from "../parts/dialog.js";
 import {fill, h, shown} from "../parts/dom.js";
 import {facts} from "../parts/facts.js";
 import {liveList} from "../parts/list.js";
-import {warn} from "../parts/notice.js";
-import {ask} from "../parts/request.js";
 
 const SUCCESS = "000000";
 const SLOW = ["delay", "body_time", "retry_after"]; // faults with which the client still gets the platform's answer
@@ -166,13 +164,8 @@ const time = (page, item) => (page.epoch === 0 ? "" : page.time(page.epoch + ite
 
 async function openRequest(page, item) {
     const {t} = page;
-    let details;
-    try {
-        details = await ask("GET", `requests/${item.number}`);
-    } catch (error) {
-        warn(error.message || t("unreachable"));
-        return;
-    }
+    const details = await page.press("GET", `requests/${item.number}`);
+    if (details === undefined) return;
     openDialog({
         title: `#${page.number(item.number)} ${item.operation ?? lastPart(item.path).slice(0, 60)}`,
         close: t("close"),

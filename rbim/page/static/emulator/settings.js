@@ -4,7 +4,7 @@ import {confirmed} from "../parts/dialog.js";
 import {h} from "../parts/dom.js";
 import {chosenFile, download} from "../parts/download.js";
 import {form} from "../parts/form.js";
-import {notify, warn} from "../parts/notice.js";
+import {notify} from "../parts/notice.js";
 import {ask} from "../parts/request.js";
 
 const STEPS = {"1 s": 1, "1 min": 60, "1 h": 3600, "1 d": 86400};
@@ -21,23 +21,19 @@ function clockCard(page) {
     const {t} = page;
     const now = h("dd");
     const kind = h("dd");
-    const advance = async seconds => {
-        await page.act("POST", "clock/advance", {seconds});
-        notify(t("clock advanced"));
-    };
     const press = async seconds => {
-        try {
-            await advance(seconds);
-        } catch (error) {
-            warn(error.message || t("unreachable"));
-        }
+        const done = await page.press("POST", "clock/advance", {seconds});
+        if (done !== undefined) notify(t("clock advanced"));
     };
     const buttons = h("div", {class: "button-row"}, Object.entries(STEPS).map(([name, seconds]) => h("button", {type: "button", onclick: () => press(seconds)}, `+ ${t(`step ${name}`)}`)));
     const by = form({
         label: t("advance"),
         fields: [{name: "seconds", label: t("seconds"), type: "number", min: "0", value: "90", required: true}],
         action: t("advance"),
-        submit: ({seconds}) => advance(seconds),
+        submit: async ({seconds}) => {
+            await page.act("POST", "clock/advance", {seconds});
+            notify(t("clock advanced"));
+        },
     });
     const moves = h("div", {class: "stack", hidden: true}, buttons, by);
     const stands = h("p", {class: "muted"}, t("system clock hint"));
@@ -56,11 +52,8 @@ function clockCard(page) {
 function stateCard(page) {
     const {t} = page;
     const save = async () => {
-        try {
-            download("emulator-state.json", new Blob([JSON.stringify(await ask("GET", "state"), null, 1)], {type: "application/json"}));
-        } catch (error) {
-            warn(error.message || t("unreachable"));
-        }
+        const state = await page.press("GET", "state");
+        if (state !== undefined) download("emulator-state.json", new Blob([JSON.stringify(state, null, 1)], {type: "application/json"}));
     };
     const load = async () => {
         const text = await chosenFile(".json,application/json");

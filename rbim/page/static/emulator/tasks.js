@@ -24,7 +24,7 @@ export function tasksView(page) {
     return {
         element: h("section", {class: "stack"}, count, table.element),
         async refresh() {
-            const {total, tasks} = await ask("GET", "tasks/newest");
+            const {total, tasks} = await ask("GET", "tasks");
             table.show(tasks);
             count.textContent = t("shown", {shown: number(tasks.length), all: number(total)});
         },

@@ -2,7 +2,7 @@
 
 import {copyButton} from "../parts/copy.js";
 import {confirmed, openDialog} from "../parts/dialog.js";
-import {fill, h, shown} from "../parts/dom.js";
+import {fill, h, shown, whenTyped} from "../parts/dom.js";
 import {facts} from "../parts/facts.js";
 import {notify, warn} from "../parts/notice.js";
 import {pagedList} from "../parts/paged.js";
@@ -11,7 +11,6 @@ import {dataTable} from "../parts/table.js";
 
 const STATES = {waiting: "info", done: "good", dead: "bad", quarantined: "warn"};
 const STILL = 200; // events from which a list stays as it is, although others have come
-const TYPED = 250; // milliseconds without a key after which the search begins
 
 /** An error; a reason for quarantine in the language of the page. */
 function errorText({t}, text) {
@@ -72,11 +71,7 @@ export function eventsView(page, kind) {
         await Promise.all([list.read(), errors?.read(kind)]);
     }
 
-    let typing = 0;
-    search.addEventListener("input", () => {
-        clearTimeout(typing);
-        typing = setTimeout(list.read, TYPED);
-    });
+    whenTyped(search, list.read);
     state.addEventListener("change", list.read);
 
     /** Requeue or discard letters after a question: {number} one, {reason} all with this error. Return whether it was done. */

@@ -1,11 +1,9 @@
 // The accounts of an outcome or a reason, or those with a text in their name or group; and the same as a file.
 
-import {fill, h, shown} from "../parts/dom.js";
+import {fill, h, shown, whenTyped} from "../parts/dom.js";
 import {pagedList} from "../parts/paged.js";
 import {ask} from "../parts/request.js";
 import {STATES, stateTag, stateWord} from "./states.js";
-
-const TYPED = 250; // milliseconds without a key after which the search begins
 
 export function accountsView(page) {
     const {t, number} = page;
@@ -45,15 +43,11 @@ export function accountsView(page) {
         list.read();
     }
 
-    let typing = 0;
-    search.addEventListener("input", () => {
-        clearTimeout(typing);
-        typing = setTimeout(list.read, TYPED);
-    });
+    whenTyped(search, list.read);
     outcome.addEventListener("change", () => narrow(null));
 
     return {
-        element: h("section", {class: "accounts"}, list.element),
+        element: h("section", {}, list.element),
         /** Read the first accounts when the tab is opened, unless there are some or they are on their way. */
         opened() {
             if (list.length() === 0 && !list.reading()) list.read();

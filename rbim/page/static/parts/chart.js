@@ -1,6 +1,6 @@
 // A small chart of the last seconds, drawn with SVG: areas and lines over time.
 //
-//   const rate = chart({label: "Requests per second", series: [{name: "answered", class: "good"}], points: 120, number});
+//   const rate = chart({label: "Requests per second", series: [{name: "answered", class: "good"}], number});
 //   rate.push([12]);       // one value for each series, at each moment
 //   rate.set([[12], [14]]);   // all moments at once, spread over the whole width; null: no value
 //   rate.element
@@ -14,9 +14,10 @@ import {fill, h, perFrame, svg} from "./dom.js";
 
 const WIDTH = 600;
 const HEIGHT = 120;
+const KEPT = 120; // moments that are pushed one by one
 
-export function chart({label, series, points = 120, number}) {
-    let width = points; // moments over the whole width
+export function chart({label, series, number}) {
+    let width = KEPT; // moments over the whole width
     const values = series.map(() => []);
     const shapes = series.map(each => ({
         area: svg("path", {class: `area ${each.class}`}),
@@ -76,7 +77,7 @@ export function chart({label, series, points = 120, number}) {
         push(moment) {
             moment.forEach((value, at) => {
                 values[at].push(value);
-                if (values[at].length > points) values[at].shift();
+                if (values[at].length > KEPT) values[at].shift();
             });
             draw();
         },

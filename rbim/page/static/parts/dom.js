@@ -62,6 +62,15 @@ function control(code) {
     return h("span", {class: "control", title: name}, picture);
 }
 
+/** Call a function when nothing more was typed into a field for a quarter of a second. */
+export function whenTyped(field, call) {
+    let timer = 0;
+    field.addEventListener("input", () => {
+        clearTimeout(timer);
+        timer = setTimeout(call, 250);
+    });
+}
+
 /** Call a function at most once per frame, however often it is asked for. */
 export function perFrame(draw) {
     let asked = false;

@@ -1,6 +1,6 @@
 // The page of a file, behind a token: its frame, and the state of the file, asked for again and again.
 //
-//   const frame = follow({t, title: "rbim job", tabs: [...], onState: state => {}, note: "shown in the foot"});
+//   const frame = follow({t, title: "rbim job", tabs: [...], onState: state => {}});
 //   frame.source, frame.phase("Running", "good"), frame.panel (the tabs), frame.refresh() (ask now)
 //
 // A page in a hidden tab asks for nothing. While the server or the file does not answer, a banner says why.

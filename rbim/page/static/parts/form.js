@@ -19,7 +19,7 @@ export function form({fields, action, submit, extra = [], label = null, kind = "
     const button = h("button", {type: "submit", class: kind}, action);
     const element = h(
         "form",
-        {"aria-label": label, novalidate: false},
+        {"aria-label": label},
         h("div", {class: "fields"}, rows),
         h("div", {class: "actions"}, button, extra),
         problem,
@@ -30,7 +30,7 @@ export function form({fields, action, submit, extra = [], label = null, kind = "
         button.setAttribute("aria-busy", "true");
         problem.textContent = "";
         try {
-            await submit(values(inputs), element);
+            await submit(values(inputs));
         } catch (error) {
             problem.textContent = error.message;
         } finally {

@@ -5,20 +5,21 @@
 //       columns: [{label: "Operation", cell: item => node or text, class: "wide"}],
 //       key: item => item.number,                 // unique
 //       text: item => "what the filter searches",
-//       open: item => {},                         // optional: the first cell becomes a button
+//       open: item => {},                         // at a click into the row, or on its first cell
+//       filters: [{label, options: [["", "All"]], accepts: (item, chosen) => true}],
 //   });
-//   list.add(items); list.update(item); list.clear(); list.missed(n)
+//   list.add(items, {all}); list.update(item); list.clear(); list.missed(n); list.items()
 //   list.element
 //
 // While it is paused, the rows stand still and new items are counted; none is lost that the list can hold.
 
 import {fill, h, perFrame} from "./dom.js";
-import {cells, inOrder, opens, table} from "./table.js";
+import {cells, inOrder, table, tableRow} from "./table.js";
 
 const HELD = 1000;
 const ROWS = 100;
 
-export function liveList({caption, empty, columns, key, text, open = null, t, number, filters = []}) {
+export function liveList({caption, empty, columns, key, text, open, t, number, filters}) {
     let items = []; // oldest first
     let frozen = null; // while paused: the items that are shown
     let total = 0;
@@ -32,8 +33,6 @@ export function liveList({caption, empty, columns, key, text, open = null, t, nu
     const pause = h("button", {type: "button", "aria-pressed": "false", onclick: toggle}, t("pause"));
     const nothing = h("div", {class: "empty"}, empty);
     const whole = table({caption, columns, body});
-    const [first, ...others] = columns;
-    const drawn = open === null ? columns : [{...first, cell: item => h("button", {type: "button", class: "link", onclick: () => open(item)}, first.cell(item))}, ...others];
     const element = h(
         "div",
         {class: "live-list"},
@@ -71,14 +70,14 @@ export function liveList({caption, empty, columns, key, text, open = null, t, nu
     function render() {
         const found = matching();
         const wanted = new Set(found.map(key));
-        for (const [name, row] of rows) {
+        for (const [name, before] of rows) {
             if (wanted.has(name)) continue;
-            if (row.contains(document.activeElement)) element.querySelector(".scroll").focus();
-            row.remove();
+            if (before.contains(document.activeElement)) element.querySelector(".scroll").focus();
+            before.remove();
             rows.delete(name);
         }
         for (const item of found) {
-            if (!rows.has(key(item))) rows.set(key(item), opens(h("tr", {}, cells(drawn, item)), item, open));
+            if (!rows.has(key(item))) rows.set(key(item), tableRow(columns, item, open));
         }
         inOrder(body, found.map(item => rows.get(key(item))));
         whole.hidden = found.length === 0;
@@ -91,22 +90,22 @@ export function liveList({caption, empty, columns, key, text, open = null, t, nu
 
     return {
         element,
-        add(more, {all} = {}) {
+        add(more, {all}) {
             items.push(...more);
             if (items.length > HELD) items = items.slice(-HELD);
-            total = all ?? total + more.length;
+            total = all;
             draw();
         },
         /** Draw one item again. */
         update(item) {
-            const row = rows.get(key(item));
-            if (row !== undefined && !row.contains(document.activeElement)) fill(row, cells(drawn, item));
+            const drawn = rows.get(key(item));
+            if (drawn !== undefined && !drawn.contains(document.activeElement)) fill(drawn, cells(columns, item, open));
         },
         clear() {
             items = [];
             frozen = frozen === null ? null : [];
             total = lost = 0;
-            for (const row of rows.values()) row.remove();
+            body.replaceChildren();
             rows.clear();
             draw();
         },
@@ -115,6 +114,5 @@ export function liveList({caption, empty, columns, key, text, open = null, t, nu
             draw();
         },
         items: () => items,
-        draw,
     };
 }

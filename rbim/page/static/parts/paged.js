@@ -10,13 +10,12 @@
 
 import {h} from "./dom.js";
 import {warn} from "./notice.js";
-import {cells, opens, table} from "./table.js";
+import {table, tableRow} from "./table.js";
 
-export function pagedList({caption, empty, columns: [first, ...others], toolbar, ask, open = null, t}) {
+export function pagedList({caption, empty, columns, toolbar, ask, open = null, t}) {
     let last = 0;
     let asked = 0;
 
-    const columns = [open === null ? first : {...first, cell: row => h("button", {type: "button", class: "link", onclick: () => open(row)}, first.cell(row))}, ...others];
     const body = h("tbody");
     const rows = table({caption, columns, body});
     const none = h("div", {class: "empty"});
@@ -37,7 +36,7 @@ export function pagedList({caption, empty, columns: [first, ...others], toolbar,
             const found = await ask(after);
             if (turn !== asked) return;
             if (after === 0) body.replaceChildren();
-            body.append(...found.rows.map(row => opens(h("tr", {}, cells(columns, row)), row, open)));
+            body.append(...found.rows.map(each => tableRow(columns, each, open)));
             last = found.at;
             rows.hidden = body.children.length === 0;
             none.hidden = !rows.hidden;

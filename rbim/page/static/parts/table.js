@@ -1,7 +1,7 @@
 // Tables, whose columns say how they are headed and what they show: {label, class, cell: entry => node or text}.
 //
 //   table({caption: "Runs", columns, body: h("tbody")});        the table with its head; `visible`: its caption is seen, too
-//   h("tr", {}, cells(columns, entry));                         a row of it
+//   tableRow(columns, entry, open)                              a row of it; `open`: what a click into it calls, or null
 //
 //   const groups = dataTable({caption: "Groups", empty: "None so far", columns, key: row => row.id});
 //   groups.show(rows); groups.element
@@ -21,16 +21,19 @@ export function table({caption, columns, body, visible = false, kind = "rows"}) 
     );
 }
 
-export const cells = (columns, entry) => columns.map(({label, offscreen, class: name, cell}) => h("td", {class: name, "data-label": offscreen ? null : label}, cell(entry)));
-
-/** Let a click into a row, beside its buttons, open its entry; `open` may be null. */
-export function opens(row, entry, open) {
-    if (open === null) return row;
-    row.className = "opens";
-    row.addEventListener("click", event => {
-        if (event.target.closest("button, a") === null && String(getSelection()) === "") open(entry);
+/** The cells of a row. If it opens, its first cell is a button. */
+export const cells = (columns, entry, open = null) =>
+    columns.map(({label, offscreen, class: name, cell}, at) => {
+        const content = open !== null && at === 0 ? h("button", {type: "button", class: "link", onclick: () => open(entry)}, cell(entry)) : cell(entry);
+        return h("td", {class: name, "data-label": offscreen ? null : label}, content);
     });
-    return row;
+
+export function tableRow(columns, entry, open) {
+    const element = h("tr", {class: open && "opens"}, cells(columns, entry, open));
+    element.addEventListener("click", event => {
+        if (event.target.closest("button, a") === null && String(getSelection()) === "") open?.(entry);
+    });
+    return element;
 }
 
 /** Put rows into a body in their order; those that are in their place stay, with their focus. */

@@ -1,7 +1,7 @@
 // Language, words, numbers and times.
 //
-//   const {t, language, number, seconds} = speech(words)   words: {key: ["English", "中文"]}
-//   t("sent", {n: 3})                                      the text of a key; {n} is replaced
+//   const {t, number, duration} = speech(words)   words: {key: ["English", "中文"]}
+//   t("sent", {n: 3})                             the text of a key; {n} is replaced
 //
 // A page has one module of words. The words below are those of the shared modules: they are added to each page's.
 
@@ -30,7 +30,7 @@ const SHARED = {
 const LANGUAGES = {en: "en", zh: "zh-CN"};
 
 /** The first language of the browser that the words have; otherwise English. */
-export function chosen(wanted) {
+function chosen(wanted) {
     return wanted.map(each => each.toLowerCase().split("-")[0]).find(each => each in LANGUAGES) ?? "en";
 }
 
@@ -48,7 +48,6 @@ export function speech(words) {
     }
 
     return {
-        language,
         t,
         has: key => key in table,
         number: value => whole.format(value),
