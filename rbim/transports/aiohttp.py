@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult
 from weakref import WeakKeyDictionary
@@ -16,6 +15,7 @@ from rbim.transports._shared.connecting import no_answer, no_connection, too_lat
 from rbim.transports._shared.heads import HeaderNames, fault_of
 from rbim.transports._shared.link import Deadline
 from rbim.transports._shared.network import readable
+from rbim.transports._shared.proxies import login_headers
 from rbim.transports._shared.redaction import redacted, sanitized
 
 try:
@@ -200,11 +200,8 @@ class AiohttpTransport(BaseTransport):
             raise ValueError("proxy: AiohttpTransport supports http:// and https:// proxies only: use HttpxTransport")
         secure = origin.startswith("https:") or (proxy is not None and proxy.scheme == "https")
         own = secure and (self._verify is not True or self._cert is not None)
-        login: dict[str, str] = {}
-        if proxy is not None and proxy.user is not None:  # aiohttp would write it in Latin-1
-            words = f"{proxy.user}:{proxy.password or ''}".encode()
-            login, proxy = {"Proxy-Authorization": f"Basic {b64encode(words).decode()}"}, proxy.with_user(None)
-        self._routes[origin] = route = proxy, login, self._secure_context() if own else True
+        login = {} if address is None else login_headers(address)  # aiohttp would write it in Latin-1
+        self._routes[origin] = route = proxy and proxy.with_user(None), login, self._secure_context() if own else True
         return route
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rbim._support.text import quoted
 from rbim.errors import InvalidRequest, NotSent
 from rbim.transports import TRANSPORTS
-from rbim.transports._shared.base import BaseTransport, Options
+from rbim.transports._shared.base import NOT_OPEN, BaseTransport, Options
 from rbim.transports._shared.proxies import proxies_from_env
 
 if TYPE_CHECKING:
@@ -63,18 +63,15 @@ class AutoTransport(BaseTransport):
             await self.chosen.__aexit__(None, None, None)
 
     async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # enforced by the chosen one
-        """Send one request and return its response; ``timeout`` is in seconds.
-
-        Raises NotSent, Unanswered or AnswerTooLarge.
-        """
+        """Send one request, as :meth:`BaseTransport.send` does."""
         if self.chosen is None:
-            raise NotSent("the transport is not open: use it inside 'async with'")
+            raise NotSent(NOT_OPEN)
         return await self.chosen.send(request, timeout=timeout)
 
     async def warm_up(self, *origins: str) -> None:
         """Prepare the transport that was chosen (see its own ``warm_up``)."""
         if self.chosen is None:
-            raise RuntimeError("the transport is not open: use it inside 'async with'")
+            raise RuntimeError(NOT_OPEN)
         await self.chosen.warm_up(*origins)
 
 

@@ -112,23 +112,6 @@ class Link(asyncio.BufferedProtocol, ABC):
     and ``ended`` (the end of the server's data).
     """
 
-    __slots__ = (
-        "_buffer",
-        "_deadline",
-        "_idle",
-        "_links",
-        "_loop",
-        "_max_idle",
-        "_poll",
-        "_secure",
-        "_timer",
-        "_timer_at",
-        "_turns",
-        "busy",
-        "idle_since",
-        "transport",
-    )
-
     def __init__(self, links: Links, idle: dict[Any, None]) -> None:
         self._loop = links.loop
         self._links = links.open

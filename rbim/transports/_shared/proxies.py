@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import re
 import sys
+from base64 import b64encode
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from rbim.errors import InvalidRequest
 
-__all__ = ["given_proxy", "proxies_from_env", "proxy_address", "proxy_for"]
+__all__ = ["given_proxy", "login_headers", "proxies_from_env", "proxy_address", "proxy_for"]
 
 PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 SYSTEM_HAS_SOME: bool = sys.platform in {"darwin", "win32"}
@@ -81,6 +82,13 @@ def proxies_from_env() -> list[str]:
         except ValueError:
             continue
     return found
+
+
+def login_headers(address: str) -> dict[str, str]:
+    """Return the header ``Proxy-Authorization`` for an address of :func:`proxy_address`; none if it has no user."""
+    login, at, _ = address.partition("://")[2].rpartition("@")
+    user, _, password = (unquote_to_bytes(each) for each in login.partition(":"))
+    return {"Proxy-Authorization": f"Basic {b64encode(user + b':' + password).decode()}"} if at else {}
 
 
 def _from_env(origin: str) -> _Setting | None:

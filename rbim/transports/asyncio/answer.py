@@ -72,8 +72,6 @@ class KnownHeads:
     no use, it is not used for the next responses, which ``resting`` counts down.
     """
 
-    __slots__ = ("_heads", "_used", "limit", "names", "resting")
-
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._heads: dict[bytes, tuple[int, dict[str, str], int]] = {}
@@ -108,28 +106,6 @@ class AnswerReader:
     says why the response is refused (``too_large``: the body is longer than the limit); or more bytes are needed.
     ``reusable`` says whether another response may follow on the same connection.
     """
-
-    __slots__ = (
-        "_answer",
-        "_body",
-        "_framed",
-        "_headers",
-        "_interim",
-        "_interims",
-        "_known",
-        "_limit",
-        "_names",
-        "_overhead",
-        "_parser",
-        "_reading_body",
-        "_size",
-        "_status",
-        "_tunnel",
-        "fault",
-        "reusable",
-        "too_large",
-        "whole",
-    )
 
     def __init__(self, known: KnownHeads) -> None:
         self._known = known

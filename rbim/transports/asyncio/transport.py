@@ -8,20 +8,20 @@ httptools (``python -m pip install "rbim[fast]"``) h11 is the parser, which http
 from __future__ import annotations
 
 import asyncio
-import base64
 import re
 import time
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from attrs import frozen
 
 from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, Unanswered
 from rbim.http import Response
-from rbim.transports._shared.base import BaseTransport, Options
+from rbim.transports._shared.base import NOT_OPEN, OTHER_LOOP, BaseTransport, Options
 from rbim.transports._shared.connecting import no_answer, no_connection, too_late
 from rbim.transports._shared.heads import HeadCache
 from rbim.transports._shared.link import MAX_TIMER, Link, Links, take
+from rbim.transports._shared.proxies import login_headers
 from rbim.transports._shared.redaction import redacted, sanitized
 from rbim.transports.asyncio.answer import AnswerReader, KnownHeads
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rbim.errors import TransportError
     from rbim.http import Request
 
-__all__ = ["AsyncioTransport", "Broken", "Connection", "Idle", "Proxy", "RequestHead", "Route"]
+__all__ = ["AsyncioTransport", "Broken", "Connection", "Idle", "RequestHead", "Route"]
 
 PORTS = {"http": 80, "https": 443}
 OWN_FRAMING = frozenset({"content-length", "transfer-encoding"})  # the transport sets these itself
@@ -72,14 +72,11 @@ class Broken:
 class Connection(Link):
     """One connection to one origin, idle or with one request in flight."""
 
-    __slots__ = ("_known", "_reader", "_tunnel", "_waiter")
-
     def __init__(self, links: Links, idle: Idle, known: KnownHeads) -> None:
         super().__init__(links, idle)
         self._known = known
         self._reader = AnswerReader(known)
         self._waiter: asyncio.Future[Response | Broken] | None = None
-        self._tunnel = False
 
     # Called by the transport.
 
@@ -89,7 +86,6 @@ class Connection(Link):
         ``deadline`` is a time of the monotonic clock. The frames of an exception from here contain ``message``.
         """
         self._reader.begin(tunnel=tunnel)
-        self._tunnel = tunnel
         self.expect(deadline)
         self._waiter = waiter = self._loop.create_future()
         self.open_transport.write(message)
@@ -147,9 +143,8 @@ class Connection(Link):
             self._settle(Broken(reader.fault, limit=self._known.limit if reader.too_large else None))
 
     def _settle(self, outcome: Response | Broken, *, reusable: bool = False) -> None:
-        """Set the result of the future; then put the connection on its stack, or close it."""
+        """Set the result of the future; then put the connection on its stack (but not a new tunnel), or close it."""
         waiter, self._waiter = self._waiter, None
-        tunnelled, self._tunnel = self._tunnel, False
         assert waiter is not None  # noqa: S101  # only a busy connection can be settled
         if waiter.done():  # cancelled
             reusable = False
@@ -157,7 +152,7 @@ class Connection(Link):
             waiter.set_result(outcome)
         if not reusable:
             self.abort()
-        elif self.rest() and not tunnelled:
+        elif self.rest() and self in self._links:
             self._idle[self] = None
 
 
@@ -176,29 +171,12 @@ def _address(url: str) -> tuple[str, str, int]:
     return parts.scheme, host, PORTS[parts.scheme] if parts.port is None else parts.port
 
 
-def _authority(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-class Proxy:
-    """An HTTP proxy, from the address of :func:`proxy_address`. Raises InvalidRequest for a proxy of another kind."""
-
-    def __init__(self, address: str) -> None:
-        if not address.startswith("http:"):
-            raise InvalidRequest(
-                "proxy: AsyncioTransport supports http:// proxies only: use HttpxTransport for other kinds", field="proxy"
-            )
-        _, self.host, self.port = _address(address)
-        self.url = f"http://{_authority(self.host, self.port)}"
-        """The address without user and password."""
-        parts = urlsplit(address)
-        user_info = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()
-        self._authorization = "" if parts.username is None else f"Basic {base64.b64encode(user_info).decode()}"
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers for the proxy: ``Proxy-Authorization``, if the address has a user."""
-        return {"Proxy-Authorization": self._authorization} if self._authorization else {}
+def _http_only(proxy: str | None) -> str | None:
+    if proxy is not None and not proxy.startswith("http:"):
+        raise InvalidRequest(
+            "proxy: AsyncioTransport supports http:// proxies only: use HttpxTransport for other kinds", field="proxy"
+        )
+    return proxy
 
 
 class RequestHead:
@@ -220,26 +198,27 @@ class RequestHead:
 
 
 class Route:
-    """The route to one origin, with its idle connections.
+    """The route to one origin, with its idle connections; ``proxy`` is the address of an HTTP proxy, or None.
 
     Raises ValueError for an invalid origin.
     """
 
-    def __init__(self, origin: str, proxy: Proxy | None, uds: str | None) -> None:
+    def __init__(self, origin: str, proxy: str | None, uds: str | None) -> None:
         parts = urlsplit(origin)
-        scheme, self.host, self.port = _address(origin)
-        self.secure = scheme == "https"
+        scheme, self._host, self._port = _address(origin)
+        self._secure = scheme == "https"
         self.idle: Idle = {}
         self.proxy = proxy
+        self._to_proxy = {} if proxy is None else login_headers(proxy)
         self._uds = uds
-        authority = _authority(self.host, self.port)
-        host = authority.removesuffix(f":{PORTS[scheme]}") if self.port == PORTS[scheme] else authority
-        self._authority = authority
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self._authority = f"{host}:{self._port}"
+        host = host if self._port == PORTS[scheme] else self._authority
         self._fixed = {"Host": host}
         self._prefix = parts.path.rstrip("/")
-        if proxy is not None and not self.secure:
+        if proxy is not None and not self._secure:
             self._prefix = f"http://{host}{self._prefix}"
-            self._fixed |= proxy.headers
+            self._fixed |= self._to_proxy
         if "@" in parts.netloc or parts.query or parts.fragment or not PATH.fullmatch(f"{host}{self._prefix}"):
             raise ValueError("invalid origin: it must be ASCII without white space, user, query and fragment")
         self._heads: HeadCache[RequestHead] = HeadCache()
@@ -257,20 +236,20 @@ class Route:
 
     async def open(self, connection: Connection, deadline: float, context: Callable[[], ssl.SSLContext]) -> None:
         """Open a connection up to the origin. If this fails or is cancelled, the connection is closed."""
-        secure = context() if self.secure else None
-        proxy = self.proxy
-        await connection.connect(*((proxy.host, proxy.port) if proxy else (self.host, self.port)), self._uds)
+        secure = context() if self._secure else None
+        host, port = (self._host, self._port) if self.proxy is None else _address(self.proxy)[1:]
+        await connection.connect(host, port, self._uds)
         if secure is not None:
             try:
-                if proxy is not None:
-                    await self._tunnel(connection, proxy, deadline)
+                if self.proxy is not None:
+                    await self._tunnel(connection, deadline)
             except BaseException:
                 connection.abort()
                 raise
-            await connection.secure(secure, self.host)
+            await connection.secure(secure, self._host)
 
-    async def _tunnel(self, connection: Connection, proxy: Proxy, deadline: float) -> None:
-        lines = "".join(f"{name}: {value}\r\n" for name, value in {"Host": self._authority, **proxy.headers}.items())
+    async def _tunnel(self, connection: Connection, deadline: float) -> None:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in {"Host": self._authority, **self._to_proxy}.items())
         message = f"CONNECT {self._authority} HTTP/1.1\r\n{lines}\r\n".encode("ascii")
         outcome = await connection.ask(message, deadline, tunnel=True)
         if isinstance(outcome, Broken):
@@ -297,8 +276,7 @@ class AsyncioTransport(BaseTransport):
 
     def __init__(self, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        if self._proxy is not None:
-            Proxy(self._proxy)
+        _http_only(self._proxy)
         self._links: Links | None = None
         self._known = KnownHeads(self.answer_limit)
 
@@ -313,16 +291,13 @@ class AsyncioTransport(BaseTransport):
             await links.close()
 
     async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # enforced here
-        """Send one request and return its response; ``timeout`` is in seconds.
-
-        Raises NotSent, Unanswered or AnswerTooLarge.
-        """
+        """Send one request, as :meth:`BaseTransport.send` does."""
         now = time.monotonic()
         deadline = now + timeout
         try:
             links = self._links
             if links is None or asyncio.get_running_loop() is not links.loop:  # its connections share one buffer
-                raise self._not_open()
+                raise NotSent(NOT_OPEN if links is None else OTHER_LOOP)
             route = self._routes.get(request.origin) or self._new_route(request.origin)
             head = route.head(request)
         except ValueError as error:
@@ -350,16 +325,8 @@ class AsyncioTransport(BaseTransport):
             raise Unanswered(f"no complete response within {timeout:g} s")
         raise outcome.to_error(request, new=kept is None)
 
-    def _not_open(self) -> NotSent:
-        return NotSent(
-            "the transport is not open: use it inside 'async with'"
-            if self._links is None
-            else "the transport is open in another event loop: use one transport per event loop"
-        )
-
     def _new_route(self, origin: str) -> Route:
-        address = self._proxy_address(origin)
-        self._routes[origin] = route = Route(origin, None if address is None else Proxy(address), self._uds)
+        self._routes[origin] = route = Route(origin, _http_only(self._proxy_address(origin)), self._uds)
         return route
 
     async def _connect(  # the state of one attempt
@@ -375,10 +342,9 @@ class AsyncioTransport(BaseTransport):
             cause = sanitized(error, request.secrets)
             if self._links is None:
                 raise NotSent("cannot connect: the transport was closed") from cause
-            proxy = None if route.proxy is None else route.proxy.url
             if scope.expired():
-                raise NotSent(too_late(request, seconds, proxy=proxy, uds=self._uds)) from cause
-            raise NotSent(no_connection(request, error, proxy=proxy, uds=self._uds)) from cause
+                raise NotSent(too_late(request, seconds, proxy=route.proxy, uds=self._uds)) from cause
+            raise NotSent(no_connection(request, error, proxy=route.proxy, uds=self._uds)) from cause
         finally:
             links.opening.discard(scope)
         if connection.closing or self._links is None:

@@ -49,19 +49,14 @@ class AsyncioSlot(Link, Slot):
             await self.connect(host, port, uds)
         self.register()
 
-    async def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,
-        server_hostname: str | None = None,
-        timeout: float | None = None,  # noqa: ARG002, ASYNC109  # httpcore's signature
-    ) -> Self:
+    async def start_tls(self, ssl_context: ssl.SSLContext, server_hostname: str | None, timeout: object) -> Self:  # noqa: ARG002, ASYNC109  # httpcore's
         """Start TLS. Raises Late, or httpcore's ConnectError."""
         self._arrived.clear()  # a proxy's bytes must not pass for those of the origin
         with self.opening(OSError):
             await self.secure(ssl_context, server_hostname)
         return self
 
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002, ASYNC109  # httpcore's signature
+    async def read(self, max_bytes: int, timeout: object = None) -> bytes:  # noqa: ARG002, ASYNC109  # httpcore's signature
         """Return the next bytes, or none at the end of the server's data. Raises httpcore's ReadError, Late or Stale."""
         transport = self.transport
         if self.kept and self.stale:

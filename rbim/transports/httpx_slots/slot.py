@@ -20,6 +20,7 @@ __all__ = ["Late", "Slot", "Stale", "end_of_response"]
 
 BLANK = b"\r\n\r\n"
 LINE = b"\r\n"
+OF_A_PROXY = (b"CONNECT ", b"\x05", b"\x01")  # how handshakes begin: HTTP, SOCKS5, and its login
 STATUS = 9  # where the status begins in ``HTTP/1.1 200``
 
 
@@ -41,18 +42,13 @@ class Slot:
         self.failed: Exception | None = None
         """The error that prevented the connection: a proxy's pool of httpcore does not chain it."""
         self._unwritten: list[bytes] = []
-        self._named: str = ""
-        self._method = b" "
         self._deadline = 0.0
 
-    def begin_turn(self, method: str, deadline: float, *, kept: bool = False) -> None:
-        """Begin with a request of this method; it ends by ``deadline`` (monotonic clock)."""
+    def begin_turn(self, deadline: float, *, kept: bool = False) -> None:
+        """Begin with a request; it ends by ``deadline`` (monotonic clock)."""
         self.busy = True
         self.kept = kept
         """Whether the connection was used before, and nothing was written to it in this turn."""
-        if method != self._named:
-            self._named = method
-            self._method = method.encode("ascii", "replace") + b" "
         self._unwritten.clear()
         self._deadline = deadline
         self.read_bytes: list[bytes] = []
@@ -61,7 +57,7 @@ class Slot:
         self.complete = False
         """Whether the response was read to its end, and nothing came behind it."""
 
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109  # httpcore's signature
+    async def write(self, buffer: bytes, timeout: object = None) -> None:  # noqa: ARG002, ASYNC109  # httpcore's signature
         """Keep the bytes: httpcore writes head and body separately, and they leave together, before the next read."""
         self._unwritten.append(buffer)
 
@@ -69,7 +65,7 @@ class Slot:
         """Return the bytes to write now. If they are the request, reading starts anew: what came before was a proxy's."""
         message = self._unwritten[0] if len(self._unwritten) == 1 else b"".join(self._unwritten)
         self._unwritten.clear()
-        if message.startswith(self._method):
+        if message and not message.startswith(OF_A_PROXY):
             self.kept = False
             self.sent = True
             self.read_bytes.clear()

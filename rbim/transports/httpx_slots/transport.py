@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import anyio
+from attrs import define, field
 
 from rbim._support.event_loops import spawn
 from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
@@ -42,6 +43,7 @@ __all__ = ["PARTS", "PLAIN", "Body", "HttpxSlots", "Route", "read_body"]
 PARTS = ("http11", "connection", "proxy", "socks")  # loggers of httpcore
 PERIOD = 1.0  # seconds between two sweeps, at most
 BODILESS = frozenset({204, 304})
+FRAMING = frozenset({"content-length", "transfer-encoding"})  # the caller's own, if a request has one
 READ_AHEAD = 256 * 1024  # bytes past the limit that may be read before the connection is closed; httpcore reads 64 KiB
 
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -114,43 +116,30 @@ class _Head:
     def __init__(self, request: Request, message: Any, url: Any) -> None:
         self.url = url
         given = {name.lower() for name in request.headers}
-        self.counted = bool(request.body) and "content-length" not in given and "content-length" in message.headers
+        self.counted = given.isdisjoint(FRAMING)
         """Whether the length of the body belongs behind the headers."""
         self.headers: list[tuple[bytes, bytes]] = [
-            (name, value) for name, value in message.headers.raw if not (self.counted and name.lower() == b"content-length")
+            each for each in message.headers.raw if each[0].lower() != b"content-length" or "content-length" in given
         ]
 
 
+@define(eq=False)
 class Route:
-    """The route to one origin, with its idle slots; ``proxy`` is a proxy of the library, or None.
+    """The route to one origin of the library's httpcore (``core``), with its idle slots.
 
-    ``core`` is the library's httpcore. ``message`` makes a request of the library. Raises ValueError for an invalid origin.
+    ``proxy`` is a proxy of the library, or None. ``message`` makes a request of the library.
     """
 
-    def __init__(  # noqa: PLR0913  # all by keyword
-        self,
-        *,
-        url: Any,
-        core: ModuleType,
-        links: Links | None,
-        context: ssl.SSLContext,
-        proxy: Any,
-        uds: str | None,
-        message: Callable[[Request], Any],
-    ) -> None:
-        self._core = core
-        self._links = links
-        self._context = context
-        self._proxy = proxy
-        self._uds = uds
-        self._message = message
-        self._origin = self._url(url).origin
-        self._secure = self._origin.scheme == b"https"
-        if self._origin.scheme not in {b"http", b"https"} or not self._origin.host:
-            raise ValueError("invalid address: use http://host:port or https://host:port")
-        self._heads: HeadCache[_Head] = HeadCache()
-        self._names = HeaderNames()
-        self.idle: dict[Any, None] = {}
+    _core: ModuleType
+    _origin: Any
+    _links: Links | None
+    _context: ssl.SSLContext
+    _proxy: Any
+    _uds: str | None
+    _message: Callable[[Request], Any]
+    _heads: HeadCache[_Head] = field(factory=HeadCache, init=False)
+    _names: HeaderNames = field(factory=HeaderNames, init=False)
+    idle: dict[Any, None] = field(factory=dict[Any, None], init=False)
 
     def new_slot(self) -> AnySlot:
         """Return a slot that is not connected: :meth:`open` connects it."""
@@ -172,8 +161,8 @@ class Route:
         if self._proxy is None:
             host = self._origin.host.decode("ascii")
             await slot.connect_to(host, self._origin.port, self._uds)
-            if self._secure:
-                await slot.start_tls(self._context, host)
+            if self._origin.scheme == b"https":
+                await slot.start_tls(self._context, host, None)
 
     async def send(self, slot: AnySlot, request: Request, limit: int) -> Response:
         """Send a request over a slot, and read its response, with a body of at most ``limit`` bytes.
@@ -192,21 +181,18 @@ class Route:
         return answered(answer.status, headers, body)
 
     def _core_request(self, request: Request) -> Any:
-        head = self._heads.get(request, not request.body)
+        head = self._heads.get(request)
         if head is None:
             message = self._message(request)
-            head = self._heads.keep(request, _Head(request, message, self._url(message.url)), not request.body)
+            head = self._heads.keep(request, _Head(request, message, _core_url(self._core, message.url)))
         headers = [*head.headers, (b"Content-Length", b"%d" % len(request.body))] if head.counted else head.headers
         return self._core.Request(request.method, head.url, headers=headers, content=Body(request.body))
-
-    def _url(self, url: Any) -> Any:
-        return self._core.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
 
     def _pool(self, slot: AnySlot) -> Any:
         """Return httpcore's pool for one connection through the proxy, made of this slot."""
         core, proxy = self._core, self._proxy
         options: dict[str, Any] = {
-            "proxy_url": self._url(proxy.url),
+            "proxy_url": _core_url(core, proxy.url),
             "proxy_auth": proxy.raw_auth,
             "ssl_context": self._context,
             "max_connections": 1,
@@ -215,6 +201,10 @@ class Route:
         if proxy.url.scheme.startswith("socks"):
             return core.AsyncSOCKSProxy(**options)
         return core.AsyncHTTPProxy(**options, proxy_headers=proxy.headers.raw, proxy_ssl_context=proxy.ssl_context)
+
+
+def _core_url(core: ModuleType, url: Any) -> Any:
+    return core.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
 
 
 class _Dialer:
@@ -282,7 +272,7 @@ class HttpxSlots(BaseTransport, Generic[C]):
         while True:
             used: AnySlot | None = take(route.idle, oldest, look=False)  # the slot looks, when it writes
             slot = used or route.new_slot()
-            slot.begin_turn(request.method, now + seconds, kept=used is not None)
+            slot.begin_turn(now + seconds, kept=used is not None)
             try:
                 if used is None:
                     await route.open(slot)
@@ -342,15 +332,10 @@ class HttpxSlots(BaseTransport, Generic[C]):
         secure_proxy = address is not None and address.startswith("https:")
         context = self._secure_context() if secure_proxy or origin.startswith("https:") else PLAIN
         proxy = address and self.library.Proxy(address, ssl_context=context if secure_proxy else None)
-        self._routes[origin] = route = Route(
-            url=self.library.URL(origin),
-            core=self._core,
-            links=self._links,
-            context=context,
-            proxy=proxy,
-            uds=self._uds,
-            message=self._message,
-        )
+        to = _core_url(self._core, self.library.URL(origin)).origin
+        if to.scheme not in {b"http", b"https"} or not to.host:
+            raise ValueError("invalid address: use http://host:port or https://host:port")
+        self._routes[origin] = route = Route(self._core, to, self._links, context, proxy, self._uds, self._message)
         return route
 
     def _prepare(self, origins: Iterable[str], *, secure: bool) -> None:

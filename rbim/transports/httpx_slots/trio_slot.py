@@ -160,12 +160,7 @@ class TrioSlot(Slot):
             self._stream = SocketBytes(stream, self._socket)
             self._readable = readable(self._socket.fileno())
 
-    async def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,
-        server_hostname: str | None = None,
-        timeout: float | None = None,  # noqa: ARG002, ASYNC109  # httpcore's signature
-    ) -> Self:
+    async def start_tls(self, ssl_context: ssl.SSLContext, server_hostname: str | None, timeout: object) -> Self:  # noqa: ARG002, ASYNC109  # httpcore's
         """Start TLS. Raises Late, or httpcore's ConnectError."""
         with self.opening(OSError):
             try:
@@ -175,7 +170,7 @@ class TrioSlot(Slot):
                 raise ssl.SSLEOFError("the connection was closed in the TLS handshake") from error
         return self
 
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002, ASYNC109  # httpcore's signature
+    async def read(self, max_bytes: int, timeout: object = None) -> bytes:  # noqa: ARG002, ASYNC109  # httpcore's signature
         """Return the next bytes, or none at the end of the server's data. Raises httpcore's ReadError, Late or Stale."""
         if self.kept and self.stale:
             raise Stale
