@@ -29,10 +29,7 @@ from rbim.transports._shared.network import readable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["GRACE", "MAX_IDLE", "MAX_TIMER", "READ_SIZE", "Deadline", "Link", "Links", "take"]
-
-MAX_IDLE = 60.0
-"""Seconds after which an idle connection is closed, by default."""
+__all__ = ["GRACE", "MAX_TIMER", "READ_SIZE", "Deadline", "Link", "Links", "take"]
 
 MAX_TIMER = 3600.0
 """The longest timer in seconds: a time-out may be infinite, but a timer of uvloop may not."""
@@ -82,7 +79,7 @@ class Links:
     ``opening`` are the timeouts of those that are being opened. Links that were idle for ``max_idle`` seconds are closed.
     """
 
-    def __init__(self, max_idle: float = MAX_IDLE) -> None:
+    def __init__(self, max_idle: float) -> None:
         self.max_idle = max_idle
         self.loop = asyncio.get_running_loop()
         self.open: set[Link] = set()
@@ -219,9 +216,12 @@ class Link(asyncio.BufferedProtocol, ABC):
             if self._secure:
                 self.transport.abort()
 
-    @abstractmethod
     def fail(self, reason: str) -> None:
         """Fail the exchange for this reason, or close the connection if it is idle."""
+        if self.busy:
+            self.lost(None, reason)
+        else:
+            self.close()
 
     # What ends an exchange, for subclasses.
 
@@ -230,8 +230,8 @@ class Link(asyncio.BufferedProtocol, ABC):
         """Handle the deadline."""
 
     @abstractmethod
-    def lost(self, error: Exception | None) -> None:
-        """Handle the loss of the connection."""
+    def lost(self, error: Exception | None, reason: str = "the connection was lost") -> None:
+        """Handle the loss of the connection, or its end for this reason."""
 
     @abstractmethod
     def ended(self) -> None:

@@ -102,13 +102,6 @@ class Connection(Link):
         await super().secure(context, host)
         self._reader = AnswerReader(self._known)  # the last one has read the response of a proxy
 
-    def fail(self, reason: str) -> None:
-        """Fail the current request with this reason, or close the connection if it is idle."""
-        if self._waiter is not None:
-            self._settle(Broken(reason))
-        else:
-            self.close()
-
     # Called by asyncio, and what ends an exchange.
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -124,11 +117,10 @@ class Connection(Link):
         """Tell the caller that the deadline has passed."""
         self._settle(Broken(late=True))
 
-    def lost(self, error: Exception | None) -> None:
-        """Tell the caller that the connection was lost."""
-        if self._waiter is not None:
-            where = "within" if self._reader.begun else "before"
-            self._settle(Broken(f"the connection was lost {where} the response", error))
+    def lost(self, error: Exception | None, reason: str = "") -> None:
+        """Tell the caller that the connection was lost, or why it is closed."""
+        where = "within" if self._reader.begun else "before"
+        self._settle(Broken(reason or f"the connection was lost {where} the response", error))
 
     def ended(self) -> None:
         """Conclude: the end of the server's data may be the end of the response."""

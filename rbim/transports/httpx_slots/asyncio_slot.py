@@ -34,13 +34,6 @@ class AsyncioSlot(Link, Slot):
         """End the turn; return whether the slot can serve another request."""
         return not (self._arrived or self._filled or self._end) and self.complete and super().rest()
 
-    def fail(self, reason: str) -> None:
-        """End the turn for this reason, or close the connection if it is idle."""
-        if self.busy:
-            self._stop(self.core.ReadError(reason))
-        else:
-            self.close()
-
     # A network stream of httpcore.
 
     async def connect_to(self, host: str, port: int, uds: str | None) -> None:
@@ -107,11 +100,11 @@ class AsyncioSlot(Link, Slot):
         """End the turn: its deadline has passed."""
         self._stop(Late())
 
-    def lost(self, error: Exception | None) -> None:
-        """End the turn: the connection was lost."""
-        self._end = end = self.core.ReadError(f"the connection was lost{f': {error}' if error else ''}")
+    def lost(self, error: Exception | None, reason: str = "the connection was lost") -> None:
+        """End the turn: the connection was lost, or is closed for this reason."""
+        end = self.core.ReadError(f"{reason}: {error}" if error else reason)
         end.__cause__ = error
-        self._wake()
+        self._stop(end)
 
     def ended(self) -> None:
         """Note the end of the server's data."""
