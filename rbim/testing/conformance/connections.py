@@ -6,7 +6,7 @@ import logging
 import random
 import select
 import threading
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,12 +14,9 @@ import anyio
 from anyio import create_task_group, to_thread
 
 from rbim.errors import NotSent, Unanswered
-from rbim.http import Request
 from rbim.testing.conformance.case import (
     MOMENT,
     MOST_AWAITS,
-    PATH,
-    SIG,
     WHOLE,
     Cases,
     Conformance,
@@ -122,21 +119,15 @@ for _extra, _bytes in UNASKED.items():
             )
 
 
-def _then(before: bytes, go: threading.Event, afterwards: Callable[[Peer], object], done: threading.Event) -> Script:
-    """Return a script that responds, waits for ``go``, then calls ``afterwards`` with the idle connection."""
+async def _while_idle(subject: Conformance, afterwards: Callable[[Peer], object], *, repeatable: bool) -> None:
+    go, done = threading.Event(), threading.Event()
 
     def script(peer: Peer, _: Received) -> None:
-        peer.send(before)
+        peer.send(reply(WHOLE))
         go.wait(PATIENCE)
         afterwards(peer)
         done.set()
 
-    return script
-
-
-async def _while_idle(subject: Conformance, afterwards: Callable[[Peer], object], *, repeatable: bool) -> None:
-    go, done = threading.Event(), threading.Event()
-    script = _then(reply(WHOLE), go, afterwards, done)
     async with served(subject, script, reply(b"2"), reply(b"3")) as (server, transport):
         try:
             await expect_response(transport, request(server.url(), repeatable=repeatable))
@@ -150,24 +141,16 @@ async def _while_idle(subject: Conformance, afterwards: Callable[[Peer], object]
     check_used(server, [0, 1, 1])
 
 
-def _sends(data: bytes) -> Callable[[Peer], object]:
-    return lambda peer: peer.send(data)
-
-
 def _says_timeout(peer: Peer) -> None:
     peer.send(reply(b"", "408 Request Timeout", "Connection: close"))
     peer.close()
 
 
 for _extra, _bytes in UNASKED.items():
-    CASES.add(f"discarded: {_extra} while idle")(partial(_while_idle, afterwards=_sends(_bytes), repeatable=True))
-CASES.add("discarded: 408 and the end while idle")(
-    partial(
-        _while_idle,
-        afterwards=_says_timeout,
-        repeatable=False,
+    CASES.add(f"discarded: {_extra} while idle")(
+        partial(_while_idle, afterwards=partial(Peer.send, data=_bytes), repeatable=True)
     )
-)
+CASES.add("discarded: 408 and the end while idle")(partial(_while_idle, afterwards=_says_timeout, repeatable=False))
 for _repeatable in (True, False):
     _which = "may" if _repeatable else "must not"
     for _how, _ends in {"closed": Peer.close, "reset": Peer.reset}.items():
@@ -196,16 +179,12 @@ async def _several(subject: Conformance) -> None:
     check_used(server, [5, 5, 5], since=5)
 
 
-def _sent_once(method: str, origin: str) -> Request:
-    body = b"" if method == "GET" else WHOLE
-    return Request(method=method, origin=origin, path=PATH, query={"sig": SIG}, body=body, repeatable=False)
-
-
 async def _given_up(subject: Conformance, script: Script, method: str) -> None:
     """If a kept connection ends when it gets a request, the server may have read it, so it is sent only once."""
     async with served(subject, reply(WHOLE), script, reply(b"2")) as (server, transport):
         await expect_response(transport, request(server.url()))
-        await expect_error(transport, _sent_once(method, server.url()), Unanswered)
+        body = b"" if method == "GET" else WHOLE
+        await expect_error(transport, request(server.url(), method=method, body=body, repeatable=False), Unanswered)
         await expect_response(transport, request(server.url()), b"2")
     check_used(server, [0, 0, 1])
 
@@ -232,17 +211,12 @@ async def _server_gone(subject: Conformance) -> None:
 
 
 @asynccontextmanager
-async def _entered_once_more(transport: Transport) -> AsyncGenerator[bool]:
-    """Enter an open transport; give False if it refuses."""
-    try:
-        await transport.__aenter__()
-    except RuntimeError:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        await transport.__aexit__(None, None, None)
+async def _entered_once_more(transport: Transport) -> AsyncGenerator[None]:
+    """Enter an open transport, unless it refuses."""
+    async with AsyncExitStack() as stack:
+        with suppress(RuntimeError):
+            await stack.enter_async_context(transport)
+        yield
 
 
 @CASES.add("shared: entered twice and left once, it keeps its connections open")

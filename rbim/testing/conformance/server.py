@@ -199,22 +199,18 @@ class RawServer:
         self._leaving = False
 
     def __enter__(self) -> Self:
-        self._listener = self._listen()
+        if self._path is not None:
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(self._path)
+            self._listener.listen(1024)
+        else:
+            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+            self._listener = socket.create_server((self.host, 0), family=family, backlog=1024)
+            self.port = self._listener.getsockname()[1]
         if self._receive_buffer is not None:
             self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
         self._start(self._accept)
         return self
-
-    def _listen(self) -> socket.socket:
-        if self._path is not None:
-            listener = socket.socket(socket.AF_UNIX)
-            listener.bind(self._path)
-            listener.listen(1024)
-            return listener
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        listener = socket.create_server((self.host, 0), family=family, backlog=1024)
-        self.port = listener.getsockname()[1]
-        return listener
 
     def __exit__(self, *_: object) -> None:
         self._leaving = True
