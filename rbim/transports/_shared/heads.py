@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from attrs import define
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -24,16 +26,14 @@ MAX_NAME = 64  # bytes
 MAX_AGE = 1.0  # seconds; an older head has the signature of an earlier second
 
 
+@define(repr=False)
 class _Entry(Generic[T]):
-    """A cached value with the request it was made from. The repr shows no value (they are signed)."""
+    """A cached value with the signed headers and query of the request it was made from."""
 
-    __slots__ = ("headers", "made", "query", "value")
-
-    def __init__(self, request: Request, value: T, made: float) -> None:
-        self.headers = dict(request.headers)
-        self.query = dict(request.query)
-        self.made = made
-        self.value = value
+    headers: dict[str, str]
+    query: dict[str, str]
+    made: float
+    value: T
 
 
 class HeadCache(Generic[T]):
@@ -62,7 +62,7 @@ class HeadCache(Generic[T]):
             self._kept = {key: kept for key, kept in self._kept.items() if now - kept.made <= MAX_AGE}
         if len(self._kept) >= MAX_HEADS:
             self._kept.clear()
-        self._kept[request.path, request.method] = _Entry(request, value, now)
+        self._kept[request.path, request.method] = _Entry({**request.headers}, {**request.query}, now, value)
         return value
 
 

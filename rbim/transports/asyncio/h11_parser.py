@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from rbim._support.text import install_command
-from rbim.transports.asyncio.stop import Stop
 
 try:
     import h11
@@ -32,7 +31,7 @@ class H11Parser:
         self._head: h11.Response | h11.InformationalResponse | None = None
 
     def feed_data(self, data: bytes | memoryview) -> None:
-        """Parse these bytes. Raises Stop if they are invalid, or the exception with which the reader stops the parser."""
+        """Parse these bytes. Raises the exception with which the reader stops the parser, also if they are invalid."""
         connection = self._connection
         if connection.our_state is h11.IDLE:
             for part in REQUEST:
@@ -43,7 +42,10 @@ class H11Parser:
                 if self._ended_by(event):
                     break
         except h11.RemoteProtocolError as error:
-            raise Stop(str(error).partition(":")[0]) from None  # behind the colon it may quote the response
+            fault = str(error).partition(":")[0]  # behind the colon it may quote the response
+        else:
+            return
+        self._reader.refuse(f"the response is not valid HTTP/1.1: {fault}")
 
     def _ended_by(self, event: object) -> bool:
         """Pass an event on to the reader; return whether the response is complete."""
@@ -61,12 +63,12 @@ class H11Parser:
         elif isinstance(event, h11.EndOfMessage):
             reader.on_message_complete()
             if connection.trailing_data[0]:
-                raise Stop
+                reader.on_message_begin()
             if connection.our_state is h11.DONE:
                 connection.start_next_cycle()
             return True
         else:  # paused, or the connection was closed
-            raise Stop
+            reader.refuse("the response is not valid HTTP/1.1")
         return False
 
     def get_status_code(self) -> int:

@@ -13,14 +13,12 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from attrs import frozen
-
 from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, Unanswered
 from rbim.http import Response
 from rbim.transports._shared.base import NOT_OPEN, OTHER_LOOP, BaseTransport, Options
 from rbim.transports._shared.connecting import no_answer, no_connection, too_late
 from rbim.transports._shared.heads import HeadCache
-from rbim.transports._shared.link import MAX_TIMER, Link, Links, take
+from rbim.transports._shared.link import MAX_TIMER, Late, Link, Links, take
 from rbim.transports._shared.proxies import login_headers
 from rbim.transports._shared.redaction import redacted, sanitized
 from rbim.transports.asyncio.answer import AnswerReader, KnownHeads
@@ -30,10 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Unpack
 
-    from rbim.errors import TransportError
     from rbim.http import Request
 
-__all__ = ["AsyncioTransport", "Broken", "Connection", "Idle", "RequestHead", "Route"]
+__all__ = ["AsyncioTransport", "Connection", "Idle", "RequestHead", "Route"]
 
 PORTS = {"http": 80, "https": 443}
 OWN_FRAMING = frozenset({"content-length", "transfer-encoding"})  # the transport sets these itself
@@ -43,44 +40,22 @@ FIELD = re.compile(r"[\t\x20-\x7e]*")
 PATH = re.compile(r"[\x21-\x7e]+")
 
 
-@frozen
-class Broken:
-    """The reason why there is no response.
-
-    ``reason`` is rbim's own text, ``error`` an exception from below (or None). ``late``: the deadline passed. ``limit``: the
-    body was longer than this many bytes.
-    """
-
-    reason: str = ""
-    error: Exception | None = None
-    late: bool = False
-    limit: int | None = None
-
-    def to_error(self, request: Request, *, new: bool) -> TransportError:
-        """Return the error to raise, without secrets of the request; ``new``: the connection was just opened."""
-        if self.limit is not None:
-            return AnswerTooLarge(self.reason, limit=self.limit)
-        if self.error is None:
-            return Unanswered(no_answer(request, self.reason, new=new))
-        cause = sanitized(self.error, request.secrets)
-        text = f"{self.reason}: {type(cause).__name__}: {redacted(str(cause), request.secrets)}"
-        failure = Unanswered(no_answer(request, text, new=new))
-        failure.__cause__ = cause
-        return failure
-
-
 class Connection(Link):
-    """One connection to one origin, idle or with one request in flight."""
+    """One connection to one origin, idle or with one request in flight.
+
+    The result of a request is its response, or why there is none: Late, AnswerTooLarge, or a ConnectionError, whose cause is
+    the exception from below, if there is one.
+    """
 
     def __init__(self, links: Links, idle: Idle, known: KnownHeads) -> None:
         super().__init__(links, idle)
         self._known = known
         self._reader = AnswerReader(known)
-        self._waiter: asyncio.Future[Response | Broken] | None = None
+        self._waiter: asyncio.Future[Response | Exception] | None = None
 
     # Called by the transport.
 
-    def ask(self, message: bytes, deadline: float, *, tunnel: bool = False) -> asyncio.Future[Response | Broken]:
+    def ask(self, message: bytes, deadline: float, *, tunnel: bool = False) -> asyncio.Future[Response | Exception]:
         """Write one complete request and return the future of its response.
 
         ``deadline`` is a time of the monotonic clock. The frames of an exception from here contain ``message``.
@@ -91,7 +66,7 @@ class Connection(Link):
         self.open_transport.write(message)
         return waiter
 
-    def abandon(self, waiter: asyncio.Future[Response | Broken]) -> None:
+    def abandon(self, waiter: asyncio.Future[Response | Exception]) -> None:
         """Close the connection if it still works for this future, whose caller has stopped waiting."""
         if self._waiter is waiter:
             self._waiter = None
@@ -115,12 +90,14 @@ class Connection(Link):
 
     def late(self) -> None:
         """Tell the caller that the deadline has passed."""
-        self._settle(Broken(late=True))
+        self._settle(Late())
 
     def lost(self, error: Exception | None, reason: str = "") -> None:
         """Tell the caller that the connection was lost, or why it is closed."""
         where = "within" if self._reader.begun else "before"
-        self._settle(Broken(reason or f"the connection was lost {where} the response", error))
+        failure = ConnectionError(reason or f"the connection was lost {where} the response")
+        failure.__cause__ = error
+        self._settle(failure)
 
     def ended(self) -> None:
         """Conclude: the end of the server's data may be the end of the response."""
@@ -131,10 +108,12 @@ class Connection(Link):
         reader = self._reader
         if reader.whole:
             self._settle(reader.response(), reusable=reader.reusable)
+        elif reader.too_large:
+            self._settle(AnswerTooLarge(reader.fault, limit=self._known.limit))
         else:
-            self._settle(Broken(reader.fault, limit=self._known.limit if reader.too_large else None))
+            self._settle(ConnectionError(reader.fault))
 
-    def _settle(self, outcome: Response | Broken, *, reusable: bool = False) -> None:
+    def _settle(self, outcome: Response | Exception, *, reusable: bool = False) -> None:
         """Set the result of the future; then put the connection on its stack (but not a new tunnel), or close it."""
         waiter, self._waiter = self._waiter, None
         assert waiter is not None  # noqa: S101  # only a busy connection can be settled
@@ -244,10 +223,8 @@ class Route:
         lines = "".join(f"{name}: {value}\r\n" for name, value in {"Host": self._authority, **self._to_proxy}.items())
         message = f"CONNECT {self._authority} HTTP/1.1\r\n{lines}\r\n".encode("ascii")
         outcome = await connection.ask(message, deadline, tunnel=True)
-        if isinstance(outcome, Broken):
-            raise ConnectionError(
-                f"the proxy opened no tunnel: {outcome.reason or 'no response in time'}"
-            ) from outcome.error
+        if isinstance(outcome, Exception):
+            raise ConnectionError(f"the proxy opened no tunnel: {outcome}") from outcome.__cause__
         if outcome.status not in SUCCESS or connection.closing:
             raise ConnectionError(f"the proxy opened no tunnel: HTTP {outcome.status}")
 
@@ -313,9 +290,15 @@ class AsyncioTransport(BaseTransport):
             raise
         if isinstance(outcome, Response):
             return outcome
-        if outcome.late:
+        if isinstance(outcome, Late):
             raise Unanswered(f"no complete response within {timeout:g} s")
-        raise outcome.to_error(request, new=kept is None)
+        if isinstance(outcome, AnswerTooLarge):
+            raise outcome
+        text, cause = str(outcome), outcome.__cause__
+        if isinstance(cause, Exception):
+            cause = sanitized(cause, request.secrets)
+            text += f": {type(cause).__name__}: {redacted(str(cause), request.secrets)}"
+        raise Unanswered(no_answer(request, text, new=kept is None)) from cause
 
     def _new_route(self, origin: str) -> Route:
         self._routes[origin] = route = Route(origin, _http_only(self._proxy_address(origin)), self._uds)

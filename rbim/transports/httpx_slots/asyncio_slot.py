@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from rbim.transports._shared.link import Link
-from rbim.transports.httpx_slots.slot import Late, Slot, Stale
+from rbim.transports._shared.link import Late, Link
+from rbim.transports.httpx_slots.slot import Slot, Stale
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,11 +36,14 @@ class AsyncioSlot(Link, Slot):
 
     # A network stream of httpcore.
 
-    async def connect_to(self, host: str, port: int, uds: str | None) -> None:
-        """Connect. Raises Late, or httpcore's ConnectError."""
+    async def connect_tcp(self, host: str, port: int, uds: str | None = None, **_: object) -> Self:
+        """Connect, once: httpcore's pool has closed it if it calls again. Raises Late, Stale, or httpcore's ConnectError."""
+        if self.transport is not None:
+            raise Stale
         with self.opening(OSError):
             await self.connect(host, port, uds)
         self.register()
+        return self
 
     async def start_tls(self, ssl_context: ssl.SSLContext, server_hostname: str | None, timeout: object) -> Self:  # noqa: ARG002, ASYNC109  # httpcore's
         """Start TLS. Raises Late, or httpcore's ConnectError."""

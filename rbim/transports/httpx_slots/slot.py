@@ -12,20 +12,18 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from rbim.transports._shared.link import Late
+
 if TYPE_CHECKING:
     from collections.abc import Generator
     from types import ModuleType
 
-__all__ = ["Late", "Slot", "Stale", "end_of_response"]
+__all__ = ["Slot", "Stale", "end_of_response"]
 
 BLANK = b"\r\n\r\n"
 LINE = b"\r\n"
 OF_A_PROXY = (b"CONNECT ", b"\x05", b"\x01")  # how handshakes begin: HTTP, SOCKS5, and its login
 STATUS = 9  # where the status begins in ``HTTP/1.1 200``
-
-
-class Late(Exception):
-    """The deadline has passed. Raised through httpcore."""
 
 
 class Stale(Exception):

@@ -23,10 +23,10 @@ from rbim.http import answered
 from rbim.transports._shared.base import BaseTransport, Options
 from rbim.transports._shared.connecting import no_answer, no_connection, too_late
 from rbim.transports._shared.heads import HeadCache, HeaderNames, fault_of
-from rbim.transports._shared.link import Links, take
+from rbim.transports._shared.link import Late, Links, take
 from rbim.transports._shared.redaction import redacted, sanitized
 from rbim.transports.httpx_slots.asyncio_slot import AsyncioSlot
-from rbim.transports.httpx_slots.slot import Late, Stale
+from rbim.transports.httpx_slots.slot import Stale
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -160,7 +160,7 @@ class Route:
         """Connect a slot; behind a proxy, httpcore does so itself. Raises Late, or httpcore's ConnectError."""
         if self._proxy is None:
             host = self._origin.host.decode("ascii")
-            await slot.connect_to(host, self._origin.port, self._uds)
+            await slot.connect_tcp(host, self._origin.port, self._uds)
             if self._origin.scheme == b"https":
                 await slot.start_tls(self._context, host, None)
 
@@ -196,7 +196,7 @@ class Route:
             "proxy_auth": proxy.raw_auth,
             "ssl_context": self._context,
             "max_connections": 1,
-            "network_backend": _Dialer(slot),
+            "network_backend": slot,
         }
         if proxy.url.scheme.startswith("socks"):
             return core.AsyncSOCKSProxy(**options)
@@ -205,21 +205,6 @@ class Route:
 
 def _core_url(core: ModuleType, url: Any) -> Any:
     return core.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
-
-
-class _Dialer:
-    """The network backend of httpcore's pools: it connects the one slot of a pool, once."""
-
-    def __init__(self, slot: AnySlot) -> None:
-        self._slot: AnySlot | None = slot
-
-    async def connect_tcp(self, host: str, port: int, **_: object) -> AnySlot:
-        """Connect the slot to the proxy. Raises httpcore's ConnectError, Late, or Stale if the slot was connected before."""
-        slot, self._slot = self._slot, None
-        if slot is None:  # httpcore has looked itself, and closed it
-            raise Stale
-        await slot.connect_to(host, port, None)
-        return slot
 
 
 C = TypeVar("C")
@@ -284,7 +269,8 @@ class HttpxSlots(BaseTransport, Generic[C]):
             except Late:
                 pass
             except Exception as error:
-                raise self._failure(error, request, slot, new=used is None) from sanitized(error, request.secrets)
+                told = error if slot.sent else slot.failed or error
+                raise self._failure(told, request, sent=slot.sent, new=used is None) from sanitized(error, request.secrets)
             finally:
                 if self._users and slot.rest():
                     route.idle[slot] = None
@@ -297,15 +283,10 @@ class HttpxSlots(BaseTransport, Generic[C]):
                 raise Unanswered(f"no complete response within {seconds:g} s")
             raise NotSent(too_late(request, seconds, proxy=self._proxy_address(request.origin), uds=self._uds))
 
-    def _failure(self, error: Exception, request: Request, slot: AnySlot | None, *, new: bool = False) -> TransportError:
-        """Return the error to raise, without secrets. ``slot``: None for a carrier. ``new``: the connection was new."""
-        if slot is None:
-            sent, failed = not isinstance(error, tuple(getattr(self.library, name) for name in NOT_SENT)), None
-        else:
-            sent, failed = slot.sent, slot.failed
+    def _failure(self, error: Exception, request: Request, *, sent: bool, new: bool = False) -> TransportError:
+        """Return the error to raise, without secrets of the request; ``new``: the connection was new."""
         if not sent:
-            proxy = self._proxy_address(request.origin)
-            return NotSent(no_connection(request, failed or error, proxy=proxy, uds=self._uds))
+            return NotSent(no_connection(request, error, proxy=self._proxy_address(request.origin), uds=self._uds))
         text, name = redacted(str(error), request.secrets), type(error).__name__
         return Unanswered(no_answer(request, f"{name}: {text}" if text else name, new=new))
 
@@ -371,5 +352,6 @@ class HttpxSlots(BaseTransport, Generic[C]):
         except TransportError:
             raise
         except Exception as error:
-            raise self._failure(error, request, None) from sanitized(error, request.secrets)
+            sent = not isinstance(error, tuple(getattr(self.library, name) for name in NOT_SENT))
+            raise self._failure(error, request, sent=sent) from sanitized(error, request.secrets)
         raise Unanswered(f"no complete response within {seconds:g} s")

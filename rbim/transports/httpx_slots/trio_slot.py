@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import SocketAttribute
 
-from rbim.transports._shared.link import GRACE
+from rbim.transports._shared.link import GRACE, Late
 from rbim.transports._shared.network import readable
-from rbim.transports.httpx_slots.slot import Late, Slot, Stale
+from rbim.transports.httpx_slots.slot import Slot, Stale
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,13 +152,16 @@ class TrioSlot(Slot):
 
     # A network stream of httpcore.
 
-    async def connect_to(self, host: str, port: int, uds: str | None) -> None:
-        """Connect. Raises Late, or httpcore's ConnectError."""
+    async def connect_tcp(self, host: str, port: int, uds: str | None = None, **_: object) -> Self:
+        """Connect, once: httpcore's pool has closed it if it calls again. Raises Late, Stale, or httpcore's ConnectError."""
+        if self._socket is not None:
+            raise Stale
         with self.opening(OSError):
             stream = await (anyio.connect_tcp(host, port) if uds is None else anyio.connect_unix(uds))
             self._socket = stream.extra(SocketAttribute.raw_socket)  # noqa: S610  # anyio's, not Django's
             self._stream = SocketBytes(stream, self._socket)
             self._readable = readable(self._socket.fileno())
+        return self
 
     async def start_tls(self, ssl_context: ssl.SSLContext, server_hostname: str | None, timeout: object) -> Self:  # noqa: ARG002, ASYNC109  # httpcore's
         """Start TLS. Raises Late, or httpcore's ConnectError."""
