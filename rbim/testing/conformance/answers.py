@@ -31,32 +31,28 @@ CASES = Cases()
 
 IN_CHUNKS = chunked(WHOLE)[len(CHUNKS) :]
 
-# Equivalent responses, and whether their connection is kept.
-FRAMINGS: dict[str, tuple[Script, bool]] = {
-    "a length": (reply(WHOLE), True),
-    "one chunk": (chunked(WHOLE), True),
-    "a chunk for each byte": (chunked(*(WHOLE[i : i + 1] for i in range(len(WHOLE)))), True),
-    "chunks with extensions": (CHUNKS + b'17;a;b="c;d"\r\n%b\r\n0;last\r\n\r\n' % WHOLE, True),
-    "chunks with trailers": (CHUNKS + b"17\r\n%b\r\n0\r\nX-Sum: 1\r\nX-More: 999\r\n\r\n" % WHOLE, True),
-    "chunk sizes in upper case with zeros": (
-        CHUNKS + b"0000A\r\n%b\r\n00D\r\n%b\r\n000\r\n\r\n" % (WHOLE[:10], WHOLE[10:]),
-        True,
-    ),
-    "until the connection is closed": (closing(head("200 OK") + WHOLE), False),
-    "a length, Connection: close": (closing(reply(WHOLE, "200 OK", "Connection: close")), False),
-    "chunks, Connection: close": (
-        closing(head("200 OK", "Transfer-Encoding: chunked", "Connection: Close") + IN_CHUNKS),
-        False,
-    ),
-    "Connection: close from a server that does not": (reply(WHOLE, "200 OK", "Connection: close"), False),
-    "HTTP/1.0, until closed": (closing(b"HTTP/1.0 200 OK\r\n\r\n" + WHOLE), False),
-    "HTTP/1.0, a length": (b"HTTP/1.0 200 OK\r\nContent-Length: 23\r\n\r\n" + WHOLE, False),
-    "byte by byte": (byte_by_byte(reply(WHOLE)), True),
-    "chunks byte by byte": (byte_by_byte(chunked(WHOLE[:9], WHOLE[9:])), True),
-    "100 first": (head("100 Continue") + reply(WHOLE), True),
-    "102 and 103 first": (head("102 Processing") + head("103 Early Hints", "Link: </x>") * 3 + chunked(WHOLE), True),
-    "100 first, byte by byte": (byte_by_byte(head("100 Continue") + reply(WHOLE)), True),
-    "no reason phrase": (b"HTTP/1.1 200 \r\nContent-Length: 23\r\n\r\n" + WHOLE, True),
+# Equivalent responses.
+FRAMINGS: dict[str, Script] = {
+    "a length": reply(WHOLE),
+    "one chunk": chunked(WHOLE),
+    "a chunk for each byte": chunked(*(WHOLE[i : i + 1] for i in range(len(WHOLE)))),
+    "chunks with extensions": CHUNKS + b'17;a;b="c;d"\r\n%b\r\n0;last\r\n\r\n' % WHOLE,
+    "chunks with trailers": CHUNKS + b"17\r\n%b\r\n0\r\nX-Sum: 1\r\nX-More: 999\r\n\r\n" % WHOLE,
+    "chunk sizes in upper case with zeros": CHUNKS + b"0000A\r\n%b\r\n00D\r\n%b\r\n000\r\n\r\n" % (WHOLE[:10], WHOLE[10:]),
+    "byte by byte": byte_by_byte(reply(WHOLE)),
+    "chunks byte by byte": byte_by_byte(chunked(WHOLE[:9], WHOLE[9:])),
+    "100 first": head("100 Continue") + reply(WHOLE),
+    "102 and 103 first": head("102 Processing") + head("103 Early Hints", "Link: </x>") * 3 + chunked(WHOLE),
+    "100 first, byte by byte": byte_by_byte(head("100 Continue") + reply(WHOLE)),
+    "no reason phrase": b"HTTP/1.1 200 \r\nContent-Length: 23\r\n\r\n" + WHOLE,
+}
+LAST_ONES: dict[str, Script] = {  # whose connection is not used again
+    "until the connection is closed": closing(head("200 OK") + WHOLE),
+    "a length, Connection: close": closing(reply(WHOLE, "200 OK", "Connection: close")),
+    "chunks, Connection: close": closing(head("200 OK", "Transfer-Encoding: chunked", "Connection: Close") + IN_CHUNKS),
+    "Connection: close from a server that does not": reply(WHOLE, "200 OK", "Connection: close"),
+    "HTTP/1.0, until closed": closing(b"HTTP/1.0 200 OK\r\n\r\n" + WHOLE),
+    "HTTP/1.0, a length": b"HTTP/1.0 200 OK\r\nContent-Length: 23\r\n\r\n" + WHOLE,
 }
 
 
@@ -66,8 +62,8 @@ async def _framing(subject: Conformance, script: Script, *, kept: bool) -> None:
     check_used(server, [0, 0, 0] if kept else [0, 1, 2])
 
 
-for _name, (_script, _kept) in FRAMINGS.items():
-    CASES.add(f"framing: {_name}")(partial(_framing, script=_script, kept=_kept))
+for _name, _script in (FRAMINGS | LAST_ONES).items():
+    CASES.add(f"framing: {_name}")(partial(_framing, script=_script, kept=_name in FRAMINGS))
 
 
 EMPTY: dict[str, tuple[int, bytes]] = {

@@ -299,21 +299,8 @@ class _Idle:
         self._done.wait(PATIENCE)
 
 
-async def _closed_at(transport: Transport, origin: str, idle: _Idle, at: int) -> bool:
-    """Send a request over a kept connection that the server closes at the ``at``-th suspension, unless it has the request.
-
-    Return whether there were so many suspensions.
-    """
-    sent = request(origin, body=b"%d" % at, repeatable=False)
-    run = Stepwise(expect_response(transport, sent, b"2"), at, idle.close)
-    try:
-        await run
-    finally:
-        idle.close()
-    return run.suspensions >= at
-
-
 async def _every_await(subject: Conformance, *, secure: bool) -> None:
+    """Send requests over a kept connection that the server closes at each suspension in turn, unless it has the request."""
     more, at = True, -1
     while more:
         at += 1
@@ -321,7 +308,13 @@ async def _every_await(subject: Conformance, *, secure: bool) -> None:
         idle = _Idle()
         async with served(subject, idle.script, reply(b"2"), secure=secure) as (server, transport):
             await expect_response(transport, request(server.url()))
-            more = await _closed_at(transport, server.url(), idle, at)
+            sent = request(server.url(), body=b"%d" % at, repeatable=False)
+            run = Stepwise(expect_response(transport, sent, b"2"), at, idle.close)
+            try:
+                await run
+            finally:
+                idle.close()
+            more = run.suspensions >= at
         bodies = [each.body for each in server.requests[1:]]
         check(bodies == [b"%d" % at], f"the server has read the requests {bodies}; required: each request once")
 

@@ -76,16 +76,14 @@ async def _unknown_name(subject: Conformance) -> None:
 
 @CASES.add("fails: a connection reset or closed before anything was read is never an answer")
 async def _greeted_badly(subject: Conformance) -> None:
-    greetings: list[Callable[[Peer], object]] = [resetting, Peer.close]
-    for greet in greetings:
+    for greet in (resetting, Peer.close):
         async with served(subject, greet=greet) as (server, transport):
             await expect_error(transport, request(server.url()), NotSent, Unanswered)  # depends on which side is faster
 
 
 @CASES.add("fails: a connection that ends while the request is being sent is unanswered")
 async def _ends_while_sending(subject: Conformance) -> None:
-    scripts: list[Script] = [resetting, closing()]
-    for script in scripts:
+    for script in (resetting, closing()):
         async with served(subject, script, head_only=True) as (server, transport):
             await expect_error(transport, request(server.url(), body=b" " * 8_000_000), Unanswered)
         check_used(server, [0])
@@ -93,8 +91,7 @@ async def _ends_while_sending(subject: Conformance) -> None:
 
 @CASES.add("fails: a connection that ends after the request was read is unanswered")
 async def _ends_after(subject: Conformance) -> None:
-    scripts: list[Script] = [resetting, closing(), _reset_after(reply(WHOLE)[:-1]), _reset_after(head("200 OK") + WHOLE)]
-    for script in scripts:
+    for script in (resetting, closing(), _reset_after(reply(WHOLE)[:-1]), _reset_after(head("200 OK") + WHOLE)):
         async with served(subject, script) as (server, transport):
             await expect_error(transport, request(server.url()), Unanswered)
         check_used(server, [0])

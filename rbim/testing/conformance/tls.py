@@ -102,17 +102,13 @@ async def _unknown_authority(subject: Conformance) -> None:
 
 @CASES.add("TLS: a server that speaks none is not sent to", "tls")
 async def _plain(subject: Conformance) -> None:
-    def plainly(peer: Peer) -> None:
-        peer.send(reply(WHOLE))
-
-    async with served(subject, secure=True, greet=plainly) as (server, transport):
+    async with served(subject, secure=True, greet=partial(Peer.send, data=reply(WHOLE))) as (server, transport):
         await expect_error(transport, request(server.url()), NotSent)
 
 
 @CASES.add("TLS: a handshake that is reset or closed is not sent", "tls")
 async def _reset(subject: Conformance) -> None:
-    greetings: list[Callable[[Peer], object]] = [resetting, Peer.close]
-    for greet in greetings:
+    for greet in (resetting, Peer.close):
         async with served(subject, secure=True, greet=greet) as (server, transport):
             await expect_error(transport, request(server.url()), NotSent)
 
@@ -134,8 +130,7 @@ def _broken(peer: Peer, _: Received) -> None:
 
 @CASES.add("TLS: a connection that breaks after the request was read is unanswered", "tls")
 async def _breaks(subject: Conformance) -> None:
-    scripts: list[Script] = [_broken, resetting, closing(), closing(reply(WHOLE)[:-1])]
-    for script in scripts:
+    for script in (_broken, resetting, closing(), closing(reply(WHOLE)[:-1])):
         async with served(subject, script, reply(WHOLE), secure=True) as (server, transport):
             await expect_error(transport, request(server.url()), Unanswered)
             await expect_response(transport, request(server.url()))

@@ -29,7 +29,7 @@ from rbim.transports._shared.network import readable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["GRACE", "MAX_TIMER", "READ_SIZE", "Deadline", "Late", "Link", "Links", "take"]
+__all__ = ["GRACE", "MAX_TIMER", "READ_SIZE", "Deadline", "DeadlinePassed", "Link", "Links", "take"]
 
 MAX_TIMER = 3600.0
 """The longest timer in seconds: a time-out may be infinite, but a timer of uvloop may not."""
@@ -47,7 +47,7 @@ HAPPY_EYEBALLS_DELAY = 0.25  # seconds before the next address is tried in paral
 L = TypeVar("L", bound="Link")
 
 
-class Late(Exception):
+class DeadlinePassed(Exception):
     """The deadline of an exchange has passed."""
 
     def __str__(self) -> str:

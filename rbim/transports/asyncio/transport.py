@@ -18,7 +18,7 @@ from rbim.http import Response
 from rbim.transports._shared.base import NOT_OPEN, OTHER_LOOP, BaseTransport, Options
 from rbim.transports._shared.connecting import no_answer, no_connection, too_late
 from rbim.transports._shared.heads import HeadCache
-from rbim.transports._shared.link import MAX_TIMER, Late, Link, Links, take
+from rbim.transports._shared.link import MAX_TIMER, DeadlinePassed, Link, Links, take
 from rbim.transports._shared.proxies import login_headers
 from rbim.transports._shared.redaction import redacted, sanitized
 from rbim.transports.asyncio.answer import AnswerReader, KnownHeads
@@ -43,8 +43,8 @@ PATH = re.compile(r"[\x21-\x7e]+")
 class Connection(Link):
     """One connection to one origin, idle or with one request in flight.
 
-    The result of a request is its response, or why there is none: Late, AnswerTooLarge, or a ConnectionError, whose cause is
-    the exception from below, if there is one.
+    The result of a request is its response, or why there is none: DeadlinePassed, AnswerTooLarge, or a ConnectionError,
+    whose cause is the exception from below, if there is one.
     """
 
     def __init__(self, links: Links, idle: Idle, known: KnownHeads) -> None:
@@ -90,7 +90,7 @@ class Connection(Link):
 
     def late(self) -> None:
         """Tell the caller that the deadline has passed."""
-        self._settle(Late())
+        self._settle(DeadlinePassed())
 
     def lost(self, error: Exception | None, reason: str = "") -> None:
         """Tell the caller that the connection was lost, or why it is closed."""
@@ -290,7 +290,7 @@ class AsyncioTransport(BaseTransport):
             raise
         if isinstance(outcome, Response):
             return outcome
-        if isinstance(outcome, Late):
+        if isinstance(outcome, DeadlinePassed):
             raise Unanswered(f"no complete response within {timeout:g} s")
         if isinstance(outcome, AnswerTooLarge):
             raise outcome

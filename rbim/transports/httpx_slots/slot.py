@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from rbim.transports._shared.link import Late
+from rbim.transports._shared.link import DeadlinePassed
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from types import ModuleType
 
-__all__ = ["Slot", "Stale", "end_of_response"]
+__all__ = ["Slot", "StaleConnection", "end_of_response"]
 
 BLANK = b"\r\n\r\n"
 LINE = b"\r\n"
@@ -26,7 +26,7 @@ OF_A_PROXY = (b"CONNECT ", b"\x05", b"\x01")  # how handshakes begin: HTTP, SOCK
 STATUS = 9  # where the status begins in ``HTTP/1.1 200``
 
 
-class Stale(Exception):
+class StaleConnection(Exception):
     """The kept connection was closed, or has unread data, and nothing was written to it. Raised through httpcore."""
 
 
@@ -79,7 +79,7 @@ class Slot:
 
     @contextmanager
     def opening(self, *errors: type[Exception]) -> Generator[None]:
-        """Connect, or start TLS, in the block. Raises Late, or httpcore's ConnectError for one of ``errors``."""
+        """Connect, or start TLS, in the block. Raises DeadlinePassed, or httpcore's ConnectError for one of ``errors``."""
         try:
             with anyio.move_on_after(self._deadline - time.monotonic()) as scope:
                 yield
@@ -87,9 +87,9 @@ class Slot:
             if time.monotonic() < self._deadline:
                 self.failed = error
                 raise self.core.ConnectError(str(error)) from error
-            raise Late from error
+            raise DeadlinePassed from error
         if scope.cancelled_caught:
-            raise Late
+            raise DeadlinePassed
 
 
 def end_of_response(data: bytes, length: int, *, chunked: bool) -> int:

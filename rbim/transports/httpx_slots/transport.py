@@ -23,10 +23,10 @@ from rbim.http import answered
 from rbim.transports._shared.base import BaseTransport, Options
 from rbim.transports._shared.connecting import no_answer, no_connection, too_late
 from rbim.transports._shared.heads import HeadCache, HeaderNames, fault_of
-from rbim.transports._shared.link import Late, Links, take
+from rbim.transports._shared.link import DeadlinePassed, Links, take
 from rbim.transports._shared.redaction import redacted, sanitized
 from rbim.transports.httpx_slots.asyncio_slot import AsyncioSlot
-from rbim.transports.httpx_slots.slot import Stale
+from rbim.transports.httpx_slots.slot import StaleConnection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     AnySlot = AsyncioSlot | TrioSlot
 
-__all__ = ["PARTS", "PLAIN", "Body", "HttpxSlots", "Route", "read_body"]
+__all__ = ["PARTS", "PLAIN", "Body", "CoreRoute", "HttpxSlots", "read_body"]
 
 PARTS = ("http11", "connection", "proxy", "socks")  # loggers of httpcore
 PERIOD = 1.0  # seconds between two sweeps, at most
@@ -124,7 +124,7 @@ class _Head:
 
 
 @define(eq=False)
-class Route:
+class CoreRoute:
     """The route to one origin of the library's httpcore (``core``), with its idle slots.
 
     ``proxy`` is a proxy of the library, or None. ``message`` makes a request of the library.
@@ -157,7 +157,7 @@ class Route:
         return slot
 
     async def open(self, slot: AnySlot) -> None:
-        """Connect a slot; behind a proxy, httpcore does so itself. Raises Late, or httpcore's ConnectError."""
+        """Connect a slot; behind a proxy, httpcore does so itself. Raises DeadlinePassed, or httpcore's ConnectError."""
         if self._proxy is None:
             host = self._origin.host.decode("ascii")
             await slot.connect_tcp(host, self._origin.port, self._uds)
@@ -167,7 +167,7 @@ class Route:
     async def send(self, slot: AnySlot, request: Request, limit: int) -> Response:
         """Send a request over a slot, and read its response, with a body of at most ``limit`` bytes.
 
-        Raises AnswerTooLarge, Late, Stale, and the exceptions of httpcore.
+        Raises AnswerTooLarge, DeadlinePassed, StaleConnection, and the exceptions of httpcore.
         """
         # No local holds the signed address: a traceback with locals must not show it.
         http: Any = slot.http
@@ -251,7 +251,7 @@ class HttpxSlots(BaseTransport, Generic[C]):
     async def _send(self, request: Request, seconds: float) -> Response:  # noqa: C901  # the whole turn, in order
         if self._carrier is not None:
             return await self._carried(self._carrier, request, seconds)
-        route: Route = self._routes.get(request.origin) or self._route_for(request)
+        route: CoreRoute = self._routes.get(request.origin) or self._route_for(request)
         now = time.monotonic()
         oldest = -1.0 if request.repeatable else now - self.keepalive_expiry
         while True:
@@ -264,13 +264,13 @@ class HttpxSlots(BaseTransport, Generic[C]):
                 return await route.send(slot, request, self.answer_limit)
             except TransportError:
                 raise
-            except Stale:
+            except StaleConnection:
                 continue
-            except Late:
+            except DeadlinePassed:
                 pass
             except Exception as error:
-                told = error if slot.sent else slot.failed or error
-                raise self._failure(told, request, sent=slot.sent, new=used is None) from sanitized(error, request.secrets)
+                cause = error if slot.sent else slot.failed or error
+                raise self._failure(cause, request, sent=slot.sent, new=used is None) from sanitized(error, request.secrets)
             finally:
                 if self._users and slot.rest():
                     route.idle[slot] = None
@@ -307,7 +307,7 @@ class HttpxSlots(BaseTransport, Generic[C]):
         if self._sweeping is scope:
             self._sweeping = None
 
-    def _new_route(self, origin: str) -> Route:
+    def _new_route(self, origin: str) -> CoreRoute:
         assert self._core is not None  # noqa: S101  # open
         address = self._proxy_address(origin)
         secure_proxy = address is not None and address.startswith("https:")
@@ -316,7 +316,7 @@ class HttpxSlots(BaseTransport, Generic[C]):
         to = _core_url(self._core, self.library.URL(origin)).origin
         if to.scheme not in {b"http", b"https"} or not to.host:
             raise ValueError("invalid address: use http://host:port or https://host:port")
-        self._routes[origin] = route = Route(self._core, to, self._links, context, proxy, self._uds, self._message)
+        self._routes[origin] = route = CoreRoute(self._core, to, self._links, context, proxy, self._uds, self._message)
         return route
 
     def _prepare(self, origins: Iterable[str], *, secure: bool) -> None:
