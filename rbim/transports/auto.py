@@ -11,7 +11,6 @@ from rbim._support.text import quoted
 from rbim.errors import InvalidRequest, NotSent
 from rbim.transports import TRANSPORTS
 from rbim.transports._shared.base import NOT_OPEN, BaseTransport, Options
-from rbim.transports._shared.proxies import proxies_from_env
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -45,12 +44,10 @@ class AutoTransport(BaseTransport):
         self.library_version = chosen.library_version
 
     def _chosen(self) -> AsyncioTransport | HttpxTransport:
-        proxies = [] if self._proxy is None else [self._proxy]
-        if self._proxy is None and self._trust_env and self._uds is None:
-            proxies = proxies_from_env()
-        with suppress(RuntimeError, ImportError):  # trio; neither httptools nor h11
+        with suppress(RuntimeError, ImportError, ValueError):  # trio; neither httptools nor h11; an invalid proxy
             asyncio.get_running_loop()
-            if all(proxy.startswith("http://") for proxy in proxies):
+            proxies = [self._proxy_address(f"{scheme}://any.invalid") for scheme in ("http", "https")]
+            if all(proxy is None or proxy.startswith("http://") for proxy in proxies):
                 from rbim.transports.asyncio.transport import AsyncioTransport
 
                 return AsyncioTransport(**self._options)

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from rbim.errors import InvalidRequest
 
-__all__ = ["given_proxy", "login_headers", "proxies_from_env", "proxy_address", "proxy_for"]
+__all__ = ["given_proxy", "login_headers", "proxy_address", "proxy_for"]
 
 PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 SYSTEM_HAS_SOME: bool = sys.platform in {"darwin", "win32"}
@@ -63,17 +63,6 @@ def proxy_for(origin: str, given: str | None, *, trust_env: bool) -> str | None:
         return proxy_address(given)
     setting = _from_env(origin) if trust_env else None
     return None if setting is None else proxy_address(*setting)
-
-
-def proxies_from_env() -> list[str]:
-    """Return the addresses of all valid proxies of the environment, for any origin."""
-    found: list[str] = []
-    for address, _ in _proxies().values():
-        try:
-            found.append(proxy_address(address))
-        except ValueError:
-            continue
-    return found
 
 
 def login_headers(address: str) -> dict[str, str]:

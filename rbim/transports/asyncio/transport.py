@@ -13,6 +13,8 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from attrs import field, frozen
+
 from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, Unanswered
 from rbim.http import Response
 from rbim.transports._shared.base import NOT_OPEN, OTHER_LOOP, BaseTransport, Options
@@ -150,18 +152,11 @@ def _http_only(proxy: str | None) -> str | None:
     return proxy
 
 
+@frozen
 class RequestHead:
-    """The prepared bytes of requests that differ only in their body. The repr shows no value (they are signed)."""
+    """The prepared bytes of requests that differ only in their body. The repr does not show them: they are signed."""
 
-    __slots__ = ("_begin",)
-
-    def __init__(self, request: Request, prefix: str, fixed: dict[str, str]) -> None:
-        given = {name.lower() for name in request.headers}
-        own = {name: value for name, value in fixed.items() if name.lower() not in given}
-        lines = "".join(
-            f"{name}: {value}\r\n" for name, value in {**own, **request.headers}.items() if name.lower() not in OWN_FRAMING
-        )
-        self._begin = f"{request.method} {prefix}{request.target} HTTP/1.1\r\n{lines}Content-Length: ".encode("ascii")
+    _begin: bytes = field(repr=False)
 
     def message(self, body: bytes) -> bytes:
         """Return the bytes of a request: head and ``body``."""
@@ -203,7 +198,13 @@ class Route:
             raise ValueError("the method or path must be ASCII without white space")
         if not all(TOKEN.fullmatch(name) and FIELD.fullmatch(value) for name, value in request.headers.items()):
             raise ValueError("header names and values must be printable ASCII")
-        return self._heads.keep(request, RequestHead(request, self._prefix, self._fixed))
+        given = {name.lower() for name in request.headers}
+        own = {name: value for name, value in self._fixed.items() if name.lower() not in given}
+        lines = "".join(
+            f"{name}: {value}\r\n" for name, value in {**own, **request.headers}.items() if name.lower() not in OWN_FRAMING
+        )
+        begin = f"{request.method} {self._prefix}{request.target} HTTP/1.1\r\n{lines}Content-Length: "
+        return self._heads.keep(request, RequestHead(begin.encode("ascii")))
 
     async def open(self, connection: Connection, deadline: float, context: Callable[[], ssl.SSLContext]) -> None:
         """Open a connection up to the origin. If this fails or is cancelled, the connection is closed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -35,7 +35,7 @@ class Slot:
 
     def __init__(self, core: ModuleType) -> None:
         self.core = core
-        self.http: object = None
+        self.http: Any = None
         """The connection of httpcore, or a pool for this one connection."""
         self.failed: Exception | None = None
         """The error that prevented the connection: a proxy's pool of httpcore does not chain it."""

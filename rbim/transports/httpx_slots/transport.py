@@ -29,7 +29,7 @@ from rbim.transports.httpx_slots.asyncio_slot import AsyncioSlot
 from rbim.transports.httpx_slots.slot import StaleConnection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Iterable
     from types import ModuleType
     from typing import Unpack
 
@@ -125,86 +125,13 @@ class _Head:
 
 @define(eq=False)
 class CoreRoute:
-    """The route to one origin of the library's httpcore (``core``), with its idle slots.
+    """The route to an ``origin`` of httpcore, with its idle slots; ``proxy`` is a proxy of the library, or None."""
 
-    ``proxy`` is a proxy of the library, or None. ``message`` makes a request of the library.
-    """
-
-    _core: ModuleType
-    _origin: Any
-    _links: Links | None
-    _context: ssl.SSLContext
-    _proxy: Any
-    _uds: str | None
-    _message: Callable[[Request], Any]
-    _heads: HeadCache[_Head] = field(factory=HeadCache, init=False)
-    _names: HeaderNames = field(factory=HeaderNames, init=False)
+    origin: Any
+    context: ssl.SSLContext
+    proxy: Any
+    heads: HeadCache[_Head] = field(factory=HeadCache, init=False)
     idle: dict[Any, None] = field(factory=dict[Any, None], init=False)
-
-    def new_slot(self) -> AnySlot:
-        """Return a slot that is not connected: :meth:`open` connects it."""
-        slot: AnySlot
-        if self._links is not None:
-            slot = AsyncioSlot(self._links, self.idle, self._core)
-        else:
-            from rbim.transports.httpx_slots.trio_slot import TrioSlot
-
-            slot = TrioSlot(self._core)
-        if self._proxy is None:
-            slot.http = self._core.AsyncHTTP11Connection(origin=self._origin, stream=slot)
-        else:
-            slot.http = self._pool(slot)
-        return slot
-
-    async def open(self, slot: AnySlot) -> None:
-        """Connect a slot; behind a proxy, httpcore does so itself. Raises DeadlinePassed, or httpcore's ConnectError."""
-        if self._proxy is None:
-            host = self._origin.host.decode("ascii")
-            await slot.connect_tcp(host, self._origin.port, self._uds)
-            if self._origin.scheme == b"https":
-                await slot.start_tls(self._context, host, None)
-
-    async def send(self, slot: AnySlot, request: Request, limit: int) -> Response:
-        """Send a request over a slot, and read its response, with a body of at most ``limit`` bytes.
-
-        Raises AnswerTooLarge, DeadlinePassed, StaleConnection, and the exceptions of httpcore.
-        """
-        # No local holds the signed address: a traceback with locals must not show it.
-        http: Any = slot.http
-        answer = await http.handle_async_request(self._core_request(request))
-        body = await read_body(answer, limit)
-        headers = self._names.joined(answer.headers)
-        chunked, version = "transfer-encoding" in headers, answer.extensions["http_version"]
-        if (chunked or version != b"HTTP/1.1") and (fault := fault_of(version.decode("ascii")[len("HTTP/") :], headers)):
-            raise Unanswered(fault)
-        slot.complete = slot.ends_with(body, chunked=chunked and answer.status not in BODILESS)
-        return answered(answer.status, headers, body)
-
-    def _core_request(self, request: Request) -> Any:
-        head = self._heads.get(request)
-        if head is None:
-            message = self._message(request)
-            head = self._heads.keep(request, _Head(request, message, _core_url(self._core, message.url)))
-        headers = [*head.headers, (b"Content-Length", b"%d" % len(request.body))] if head.counted else head.headers
-        return self._core.Request(request.method, head.url, headers=headers, content=Body(request.body))
-
-    def _pool(self, slot: AnySlot) -> Any:
-        """Return httpcore's pool for one connection through the proxy, made of this slot."""
-        core, proxy = self._core, self._proxy
-        options: dict[str, Any] = {
-            "proxy_url": _core_url(core, proxy.url),
-            "proxy_auth": proxy.raw_auth,
-            "ssl_context": self._context,
-            "max_connections": 1,
-            "network_backend": slot,
-        }
-        if proxy.url.scheme.startswith("socks"):
-            return core.AsyncSOCKSProxy(**options)
-        return core.AsyncHTTPProxy(**options, proxy_headers=proxy.headers.raw, proxy_ssl_context=proxy.ssl_context)
-
-
-def _core_url(core: ModuleType, url: Any) -> Any:
-    return core.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
 
 
 C = TypeVar("C")
@@ -223,7 +150,8 @@ class HttpxSlots(BaseTransport, Generic[C]):
     def __init__(self, *, carrier: C | None = None, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self._carrier: Any = carrier
-        self._core: ModuleType | None = None
+        self._core: Any = None  # the library's httpcore, when the transport is open
+        self._names = HeaderNames()
         self._links: Links | None = None
         self._sweeping: anyio.CancelScope | None = None  # on trio, while there are idle slots
 
@@ -248,7 +176,7 @@ class HttpxSlots(BaseTransport, Generic[C]):
         if links is not None:
             await links.close()
 
-    async def _send(self, request: Request, seconds: float) -> Response:  # noqa: C901  # the whole turn, in order
+    async def _send(self, request: Request, seconds: float) -> Response:  # noqa: C901, PLR0912  # the whole turn, in order
         if self._carrier is not None:
             return await self._carried(self._carrier, request, seconds)
         route: CoreRoute = self._routes.get(request.origin) or self._route_for(request)
@@ -256,12 +184,15 @@ class HttpxSlots(BaseTransport, Generic[C]):
         oldest = -1.0 if request.repeatable else now - self.keepalive_expiry
         while True:
             used: AnySlot | None = take(route.idle, oldest, look=False)  # the slot looks, when it writes
-            slot = used or route.new_slot()
+            slot = used or self._new_slot(route)
             slot.begin_turn(now + seconds, kept=used is not None)
             try:
-                if used is None:
-                    await route.open(slot)
-                return await route.send(slot, request, self.answer_limit)
+                if used is None and route.proxy is None:  # behind a proxy, httpcore connects the slot itself
+                    host = route.origin.host.decode("ascii")
+                    await slot.connect_tcp(host, route.origin.port, self._uds)
+                    if route.origin.scheme == b"https":
+                        await slot.start_tls(route.context, host, None)
+                return await self._exchange(slot, route, request)
             except TransportError:
                 raise
             except StaleConnection:
@@ -282,6 +213,54 @@ class HttpxSlots(BaseTransport, Generic[C]):
             if slot.sent:
                 raise Unanswered(f"no complete response within {seconds:g} s")
             raise NotSent(too_late(request, seconds, proxy=self._proxy_address(request.origin), uds=self._uds))
+
+    def _new_slot(self, route: CoreRoute) -> AnySlot:
+        core, proxy = self._core, route.proxy
+        slot: AnySlot
+        if self._links is not None:
+            slot = AsyncioSlot(self._links, route.idle, core)
+        else:
+            from rbim.transports.httpx_slots.trio_slot import TrioSlot
+
+            slot = TrioSlot(core)
+        if proxy is None:
+            slot.http = core.AsyncHTTP11Connection(origin=route.origin, stream=slot)
+            return slot
+        options: dict[str, Any] = {  # of httpcore's pool for one connection, made of this slot
+            "proxy_url": self._core_url(proxy.url),
+            "proxy_auth": proxy.raw_auth,
+            "ssl_context": route.context,
+            "max_connections": 1,
+            "network_backend": slot,
+        }
+        if proxy.url.scheme.startswith("socks"):
+            slot.http = core.AsyncSOCKSProxy(**options)
+        else:
+            options |= {"proxy_headers": proxy.headers.raw, "proxy_ssl_context": proxy.ssl_context}
+            slot.http = core.AsyncHTTPProxy(**options)
+        return slot
+
+    async def _exchange(self, slot: AnySlot, route: CoreRoute, request: Request) -> Response:
+        # No local holds the signed address: a traceback with locals must not show it.
+        answer = await slot.http.handle_async_request(self._core_request(route, request))
+        body = await read_body(answer, self.answer_limit)
+        headers = self._names.joined(answer.headers)
+        chunked, version = "transfer-encoding" in headers, answer.extensions["http_version"]
+        if (chunked or version != b"HTTP/1.1") and (fault := fault_of(version.decode("ascii")[len("HTTP/") :], headers)):
+            raise Unanswered(fault)
+        slot.complete = slot.ends_with(body, chunked=chunked and answer.status not in BODILESS)
+        return answered(answer.status, headers, body)
+
+    def _core_request(self, route: CoreRoute, request: Request) -> Any:
+        head = route.heads.get(request)
+        if head is None:
+            message = self._message(request)
+            head = route.heads.keep(request, _Head(request, message, self._core_url(message.url)))
+        headers = [*head.headers, (b"Content-Length", b"%d" % len(request.body))] if head.counted else head.headers
+        return self._core.Request(request.method, head.url, headers=headers, content=Body(request.body))
+
+    def _core_url(self, url: Any) -> Any:
+        return self._core.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
 
     def _failure(self, error: Exception, request: Request, *, sent: bool, new: bool = False) -> TransportError:
         """Return the error to raise, without secrets of the request; ``new``: the connection was new."""
@@ -308,15 +287,14 @@ class HttpxSlots(BaseTransport, Generic[C]):
             self._sweeping = None
 
     def _new_route(self, origin: str) -> CoreRoute:
-        assert self._core is not None  # noqa: S101  # open
         address = self._proxy_address(origin)
         secure_proxy = address is not None and address.startswith("https:")
         context = self._secure_context() if secure_proxy or origin.startswith("https:") else PLAIN
         proxy = address and self.library.Proxy(address, ssl_context=context if secure_proxy else None)
-        to = _core_url(self._core, self.library.URL(origin)).origin
+        to = self._core_url(self.library.URL(origin)).origin
         if to.scheme not in {b"http", b"https"} or not to.host:
             raise ValueError("invalid address: use http://host:port or https://host:port")
-        self._routes[origin] = route = CoreRoute(self._core, to, self._links, context, proxy, self._uds, self._message)
+        self._routes[origin] = route = CoreRoute(to, context, proxy)
         return route
 
     def _prepare(self, origins: Iterable[str], *, secure: bool) -> None:
@@ -348,7 +326,7 @@ class HttpxSlots(BaseTransport, Generic[C]):
             with anyio.move_on_after(seconds):
                 answer = await carrier.handle_async_request(self._message(request))
                 body = await read_body(answer, self.answer_limit)
-                return answered(answer.status_code, HeaderNames().joined(answer.headers.raw), body)
+                return answered(answer.status_code, self._names.joined(answer.headers.raw), body)
         except TransportError:
             raise
         except Exception as error:
