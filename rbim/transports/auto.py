@@ -11,6 +11,7 @@ from rbim._support.text import quoted
 from rbim.errors import InvalidRequest, NotSent
 from rbim.transports import TRANSPORTS
 from rbim.transports._shared.base import NOT_OPEN, BaseTransport, Options
+from rbim.transports._shared.proxies import proxies_from_env, proxy_address
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -46,7 +47,8 @@ class AutoTransport(BaseTransport):
     def _chosen(self) -> AsyncioTransport | HttpxTransport:
         with suppress(RuntimeError, ImportError, ValueError):  # trio; neither httptools nor h11; an invalid proxy
             asyncio.get_running_loop()
-            proxies = [self._proxy_address(f"{scheme}://any.invalid") for scheme in ("http", "https")]
+            from_env = self._trust_env and self._proxy is None and self._uds is None
+            proxies = [proxy_address(*each) for each in proxies_from_env().values()] if from_env else [self._proxy]
             if all(proxy is None or proxy.startswith("http://") for proxy in proxies):
                 from rbim.transports.asyncio.transport import AsyncioTransport
 

@@ -137,7 +137,7 @@ async def _cancelled(transport: Transport, sent: Request, reached: Callable[[], 
     with suppress(RuntimeError):  # the event loop is not asyncio's
         task = asyncio.get_running_loop().create_task(_sends(transport, sent, recorded))
         await reached()
-        task.cancel("why")
+        task.cancel()
         await asyncio.wait([task])
         check(task.cancelled(), "a cancelled task did not end with its CancelledError; required: the same one")
         check(task.cancelling() == 1, f"task.cancelling() is {task.cancelling()}; required: 1")

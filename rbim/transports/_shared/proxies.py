@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from rbim.errors import InvalidRequest
 
-__all__ = ["given_proxy", "login_headers", "proxy_address", "proxy_for"]
+__all__ = ["given_proxy", "login_headers", "proxies_from_env", "proxy_address", "proxy_for"]
 
 PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 SYSTEM_HAS_SOME: bool = sys.platform in {"darwin", "win32"}
@@ -73,10 +73,7 @@ def login_headers(address: str) -> dict[str, str]:
 
 
 def _from_env(origin: str) -> tuple[str, str] | None:
-    proxies = _proxies()
-    if not proxies:
-        return None
-    parts = urlsplit(origin)
+    proxies, parts = proxies_from_env(), urlsplit(origin)
     setting = proxies.get(parts.scheme) or proxies.get("all")
     if setting is None or _needs_none(origin, _variable("no_proxy")[0]):
         return None
@@ -87,7 +84,7 @@ def _from_env(origin: str) -> tuple[str, str] | None:
     return setting
 
 
-def _proxies() -> dict[str, tuple[str, str]]:
+def proxies_from_env() -> dict[str, tuple[str, str]]:
     """Return address and variable of the proxies by scheme; if there are none on macOS and Windows, the system's."""
     found = {kind: _variable(f"{kind}_proxy") for kind in ("http", "https", "all")}
     proxies = {kind: setting for kind, setting in found.items() if setting[0]}
