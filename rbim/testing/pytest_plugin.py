@@ -56,9 +56,20 @@ def rbim_emulator(request: pytest.FixtureRequest, rbim_clock: EmulatedClock) -> 
     ``@pytest.mark.rbim`` takes the options of :class:`~rbim.emulator.Emulator`, by keyword, and ``faults``, a list of
     :class:`~rbim.emulator.faults.Fault`. If several markers set an option, the one closest to the test wins.
     """
+    from inspect import signature
+
     from rbim.emulator.emulator import Emulator
 
-    options = _options(request, Emulator)
+    known = {"faults", *signature(Emulator).parameters} - {"clock"}
+    options: dict[str, Any] = {}
+    for marker in reversed(list(request.node.iter_markers("rbim"))):
+        unknown = [*map(repr, marker.args), *(marker.kwargs.keys() - known)]
+        if unknown:
+            allowed = ", ".join(sorted(known))
+            pytest.fail(
+                f"@pytest.mark.rbim does not accept {', '.join(unknown)}: use {allowed}, each by keyword", pytrace=False
+            )
+        options |= marker.kwargs
     faults = options.pop("faults", ())
     emulator = Emulator(clock=rbim_clock, **options)
     emulator.faults.add(*faults)
@@ -90,8 +101,8 @@ class Inbox:
     """A receiver for tests: it accepts and stores all deliveries with a valid signature.
 
     ``messages``: the event bodies, with the interface's names (``convType``, ``to``, ...), in the order of arrival;
-    resends and duplicates are included. ``rejected``: the reason for each delivery that was not accepted. Interface:
-    Authentication 3; Conversation message event body.
+    resends and duplicates are included. ``events``: the same as typed events of :mod:`rbim.callbacks`. ``rejected``: the
+    reason for each delivery that was not accepted. Interface: Authentication 3; Conversation message event body.
     """
 
     def __init__(self, credentials: Credentials, dialect: Dialect | None = None) -> None:
@@ -99,7 +110,7 @@ class Inbox:
         self.messages: list[dict[str, Any]] = []
         self.rejected: list[str] = []
         self._credentials = credentials
-        self._events: list[Event] = []
+        self.events: list[Event] = []
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.messages)
@@ -110,17 +121,6 @@ class Inbox:
     def of(self, msg_type: str) -> list[dict[str, Any]]:
         """Return the messages of one ``msgType`` (``TEXT``, ``TEAM_JOIN``), in the order of arrival."""
         return [message for message in self.messages if message.get("msgType") == msg_type]
-
-    def clear(self) -> None:
-        """Remove all messages, events and rejections."""
-        self.messages.clear()
-        self.rejected.clear()
-        self._events.clear()
-
-    @property
-    def events(self) -> list[Event]:
-        """The messages as typed events of :mod:`rbim.callbacks`, one class per kind."""
-        return list(self._events)
 
     async def receive(self, headers: Mapping[str, str], body: bytes) -> int:
         """Accept one delivery and return the HTTP status: 200; 401: invalid signature; 400: not a JSON object.
@@ -144,7 +144,7 @@ class Inbox:
             self.rejected.append(f"{error.message}: {body!r}")
             return 400
         self.messages.append(document)
-        self._events.append(event)
+        self.events.append(event)
         return 200
 
 
@@ -160,39 +160,16 @@ def rbim_inbox(rbim_emulator: Emulator) -> Inbox:
     return inbox
 
 
-def _options(request: pytest.FixtureRequest, emulator: type[Emulator]) -> dict[str, Any]:
-    """Return the options of the test's markers; the marker closest to the test wins."""
-    from inspect import signature
-
-    known = {"faults", *signature(emulator).parameters} - {"clock"}
-    options: dict[str, Any] = {}
-    for marker in reversed(list(request.node.iter_markers("rbim"))):
-        unknown = [*map(repr, marker.args), *(marker.kwargs.keys() - known)]
-        if unknown:
-            allowed = ", ".join(sorted(known))
-            pytest.fail(
-                f"@pytest.mark.rbim does not accept {', '.join(unknown)}: use {allowed}, each by keyword", pytrace=False
-            )
-        options |= marker.kwargs
-    return options
-
-
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
     """Show the differences between two lists of operations, field by field."""
     loaded = sys.modules.get("rbim.operations.base")  # not loaded: no operations to compare
-    if loaded is None or op != "==":
+    if loaded is None or op != "==" or not (isinstance(left, list) and isinstance(right, list)):
         return None
-    ours, theirs = _operations(left, loaded.Operation), _operations(right, loaded.Operation)
-    if ours is None or theirs is None or not (ours or theirs):
+    ours, theirs = cast("list[Operation[Any]]", left), cast("list[Operation[Any]]", right)
+    entries = ours + theirs
+    if not entries or not all(isinstance(entry, loaded.Operation) for entry in entries):
         return None
     return list(_difference(ours, theirs))
-
-
-def _operations(value: Any, kind: type[Any]) -> list[Operation[Any]] | None:  # a test may compare anything
-    if not isinstance(value, list):
-        return None
-    entries = cast("list[Operation[Any]]", value)
-    return entries if all(isinstance(entry, kind) for entry in entries) else None
 
 
 def _difference(left: list[Operation[Any]], right: list[Operation[Any]]) -> Iterator[str]:

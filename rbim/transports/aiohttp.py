@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult
 from weakref import WeakKeyDictionary
@@ -16,6 +15,7 @@ from rbim.transports._shared.connecting import no_answer, no_connection, too_lat
 from rbim.transports._shared.heads import HeaderNames, fault_of
 from rbim.transports._shared.link import Deadline
 from rbim.transports._shared.network import readable
+from rbim.transports._shared.proxies import login_headers
 from rbim.transports._shared.redaction import redacted, sanitized
 
 try:
@@ -35,7 +35,7 @@ NO_TIMEOUT = aiohttp.ClientTimeout()
 NO_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")  # aiohttp adds them if they are missing
 
 
-class _Attempt(aiohttp.Payload):
+class _Payload(aiohttp.Payload):
     """A request body that knows how far its request came: aiohttp keeps the head until it writes the body.
 
     waiting -> sent, or waiting -> stale (``write``): a kept connection was of no use, and nothing was written.
@@ -117,7 +117,7 @@ class AiohttpTransport(BaseTransport):
     async def _send(self, request: Request, seconds: float) -> Response:
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
-            attempt = _Attempt(request.body, self._polls)
+            attempt = _Payload(request.body, self._polls)
             late = Deadline(deadline, attempt.unread)
             try:
                 async with late.scope:
@@ -132,7 +132,7 @@ class AiohttpTransport(BaseTransport):
                 error = self._failure(error, request, attempt, seconds if late.scope.expired() else None)
                 raise error
 
-    async def _exchange(self, request: Request, attempt: _Attempt) -> Response:
+    async def _exchange(self, request: Request, attempt: _Payload) -> Response:
         proxy, login, context = self._routes.get(request.origin) or self._route_for(request)
         tunnel = request.origin.startswith("https:")
         assert self._session is not None  # noqa: S101  # open
@@ -172,7 +172,7 @@ class AiohttpTransport(BaseTransport):
             raise Unanswered("the connection broke in the middle of the response")
         return answered(answer.status, headers, parts[0] if len(parts) == 1 else b"".join(parts))
 
-    def _failure(self, error: Exception, request: Request, attempt: _Attempt, seconds: float | None) -> TransportError:
+    def _failure(self, error: Exception, request: Request, attempt: _Payload, seconds: float | None) -> TransportError:
         """Return the error to raise, without secrets of the request; ``seconds``: the time-out, if it has passed."""
         if isinstance(error, TransportError):
             return error.with_traceback(None)
@@ -187,9 +187,8 @@ class AiohttpTransport(BaseTransport):
             failure: TransportError = Unanswered(no_answer(request, f"{type(error).__name__}: {text}", new=not attempt.kept))
         else:
             failure = NotSent(no_connection(request, error, shown=text, proxy=proxy))
-        below = getattr(error, "os_error", error)
-        plain = isinstance(below, OSError) and not isinstance(below, aiohttp.ClientError)  # its own keep the request
-        failure.__cause__ = sanitized(below, request.secrets) if plain else aiohttp.ClientError(text)
+        below = getattr(error, "os_error", None)  # aiohttp's own errors keep the request
+        failure.__cause__ = aiohttp.ClientError(text) if below is None else sanitized(below, request.secrets)
         return failure
 
     def _new_route(self, origin: str) -> tuple[URL | None, dict[str, str], ssl.SSLContext | bool]:
@@ -200,11 +199,8 @@ class AiohttpTransport(BaseTransport):
             raise ValueError("proxy: AiohttpTransport supports http:// and https:// proxies only: use HttpxTransport")
         secure = origin.startswith("https:") or (proxy is not None and proxy.scheme == "https")
         own = secure and (self._verify is not True or self._cert is not None)
-        login: dict[str, str] = {}
-        if proxy is not None and proxy.user is not None:  # aiohttp would write it in Latin-1
-            words = f"{proxy.user}:{proxy.password or ''}".encode()
-            login, proxy = {"Proxy-Authorization": f"Basic {b64encode(words).decode()}"}, proxy.with_user(None)
-        self._routes[origin] = route = proxy, login, self._secure_context() if own else True
+        login = {} if address is None else login_headers(address)  # aiohttp would write it in Latin-1
+        self._routes[origin] = route = proxy and proxy.with_user(None), login, self._secure_context() if own else True
         return route
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from rbim._support.text import quoted
 from rbim.errors import InvalidRequest, NotSent
 from rbim.transports import TRANSPORTS
-from rbim.transports._shared.base import BaseTransport, Options
-from rbim.transports._shared.proxies import proxies_from_env
+from rbim.transports._shared.base import NOT_OPEN, BaseTransport, Options
+from rbim.transports._shared.proxies import proxies_from_env, proxy_address
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -45,12 +45,11 @@ class AutoTransport(BaseTransport):
         self.library_version = chosen.library_version
 
     def _chosen(self) -> AsyncioTransport | HttpxTransport:
-        proxies = [] if self._proxy is None else [self._proxy]
-        if self._proxy is None and self._trust_env and self._uds is None:
-            proxies = proxies_from_env()
-        with suppress(RuntimeError, ImportError):  # trio; neither httptools nor h11
+        with suppress(RuntimeError, ImportError, ValueError):  # trio; neither httptools nor h11; an invalid proxy
             asyncio.get_running_loop()
-            if all(proxy.startswith("http://") for proxy in proxies):
+            from_env = self._trust_env and self._proxy is None and self._uds is None
+            proxies = [proxy_address(*each) for each in proxies_from_env().values()] if from_env else [self._proxy]
+            if all(proxy is None or proxy.startswith("http://") for proxy in proxies):
                 from rbim.transports.asyncio.transport import AsyncioTransport
 
                 return AsyncioTransport(**self._options)
@@ -63,18 +62,15 @@ class AutoTransport(BaseTransport):
             await self.chosen.__aexit__(None, None, None)
 
     async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # enforced by the chosen one
-        """Send one request and return its response; ``timeout`` is in seconds.
-
-        Raises NotSent, Unanswered or AnswerTooLarge.
-        """
+        """Send one request, as :meth:`BaseTransport.send` does."""
         if self.chosen is None:
-            raise NotSent("the transport is not open: use it inside 'async with'")
+            raise NotSent(NOT_OPEN)
         return await self.chosen.send(request, timeout=timeout)
 
     async def warm_up(self, *origins: str) -> None:
         """Prepare the transport that was chosen (see its own ``warm_up``)."""
         if self.chosen is None:
-            raise RuntimeError("the transport is not open: use it inside 'async with'")
+            raise RuntimeError(NOT_OPEN)
         await self.chosen.warm_up(*origins)
 
 

@@ -154,7 +154,7 @@ class TimesEachReadOut(Handmade):
 # Cancellation.
 
 
-@fails("cancelled: before an answer, at once, and the connection is closed")
+@fails("cancelled: before an answer, at once, with no secret in its traceback, and the connection is closed")
 class SwallowsCancellation(Handmade):
     async def attempt(self, request, progress):
         try:
@@ -200,13 +200,13 @@ class VerifiesNothing(Handmade):
 # Secrets.
 
 
-@fails("fails: an error of connecting names the host and the port")
+@fails("fails: a refused connection is not sent, and the error names the host and the port")
 class NamesNoAddress(Handmade):
     def words(self, error, request):
         return type(error).__name__
 
 
-@fails("fails: a refused connection is not sent")
+@fails("fails: a refused connection is not sent, and the error names the host and the port")
 class ShowsTheAddressInTracebacks(Handmade):
     async def send(self, request, /, *, timeout):
         address = request.origin + request.target

@@ -23,9 +23,7 @@ from rbim import (
     Unanswered,
 )
 from rbim.http import Request, Response
-from rbim.testing.conformance.case import Conformance
-from rbim.testing.conformance.server import RawServer, closing, head, refusing_port, reply, silent
-from rbim.testing.conformance.tls import authority
+from rbim.testing.conformance.server import RawServer, authority, closing, head, refusing_port, reply, silent
 from rbim.transports._shared import link
 from rbim.transports.asyncio.answer import MAX_HEADS, RESTING, AnswerReader, KnownHeads
 from rbim.transports.asyncio.h11_parser import H11Parser
@@ -371,7 +369,7 @@ def tls(name="127.0.0.1"):
 
 
 def trusting():
-    return authority().trusted_by(Conformance(AsyncioTransport))["verify"]
+    return authority().trusted()["verify"]
 
 
 def leaving(peer, _):

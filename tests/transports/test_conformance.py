@@ -13,8 +13,8 @@ from helpers.handmade_transport import MADE, Handmade
 from helpers.transports import ASYNCIO, TRANSPORTS, each_transport, subject_of
 from rbim.http import Response
 from rbim.testing.conformance.case import environment
+from rbim.testing.conformance.server import Authority
 from rbim.testing.conformance.suite import CASES, SLOW_CASES, Case, Conformance, NonConforming, failures
-from rbim.testing.conformance.tls import Authority
 from rbim.transports.asyncio.h11_parser import H11Parser
 
 AT_ONCE = 16

@@ -13,8 +13,7 @@ from rbim import NotSent, Unanswered
 from rbim.emulator import Emulator
 from rbim.errors import TransportError
 from rbim.http import Request
-from rbim.testing.conformance.server import RawServer, refusing_port, reply
-from rbim.testing.conformance.tls import authority
+from rbim.testing.conformance.server import RawServer, authority, refusing_port, reply
 from rbim.transports._shared.connecting import no_connection, too_late
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
@@ -97,7 +96,7 @@ async def test_it_names_host_port_cause_and_next_step(subject):
     for situation, (serving, scheme, message) in SITUATIONS.items():
         trusts = scheme == "https" and situation != "unknown authority"
         with serving() as port:
-            options = authority().trusted_by(subject) if trusts else {}
+            options = authority().trusted() if trusts else {}
             got = await failure(subject, f"{scheme}://127.0.0.1:{port}", **options)
             if got != (NotSent, f"cannot connect to 127.0.0.1:{port} {message}"):
                 wrong[situation] = got
@@ -199,7 +198,7 @@ async def test_time_outs_without_end(subject):
     for scheme, timeout in [(scheme, timeout) for scheme in ("http", "https") for timeout in (math.inf, 1e12, 1e300)]:
         secure = scheme == "https"
         server = RawServer(reply(b"{}"), greet=(lambda peer: peer.start_tls(context)) if secure else None)
-        options = {"keepalive_expiry": timeout} | (authority().trusted_by(subject) if secure else {})
+        options = {"keepalive_expiry": timeout} | (authority().trusted() if secure else {})
         with server:
             async with subject.make(**options) as transport:
                 for _ in range(3):

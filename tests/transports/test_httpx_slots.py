@@ -25,7 +25,7 @@ ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 def read(data, places):
     """Return a slot whose request left, and that then read these bytes, cut at these places."""
     slot = Slot(httpcore)
-    slot.begin_turn("POST", 0.0)
+    slot.begin_turn(0.0)
     slot._unwritten.append(b"POST / HTTP/1.1\r\n\r\n")
     slot.message()
     cuts = [0, *sorted({place for place in places if 0 < place < len(data)}), len(data)]
@@ -74,7 +74,7 @@ def test_lines_without_a_carriage_return_leave_it_open_where_the_response_ends()
 
 async def test_what_came_before_the_request_left_is_a_proxys():
     slot = Slot(httpcore)
-    slot.begin_turn("POST", 0.0)
+    slot.begin_turn(0.0)
     await slot.write(b"CONNECT a:1 HTTP/1.1\r\n\r\n")
     assert slot.message().startswith(b"CONNECT")
     slot.read_bytes.append(head("200 OK"))

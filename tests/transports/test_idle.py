@@ -12,9 +12,8 @@ import pytest
 from anyio import create_task_group
 
 from helpers.exchanges import ENOUGH, became, is_left, request
-from helpers.transports import ASYNCIO, TRIO, class_of, each_transport, subject_of
-from rbim.testing.conformance.server import RawServer, reply
-from rbim.testing.conformance.tls import authority
+from helpers.transports import ASYNCIO, TRIO, class_of, each_transport
+from rbim.testing.conformance.server import RawServer, authority, reply
 from rbim.transports.httpx import HttpxTransport
 from rbim.transports.httpx_slots import transport as slots
 
@@ -52,7 +51,7 @@ async def test_no_socket_waits_for_its_end_after_the_server_has_closed(name, sec
         peer.close()
 
     context, kind = authority().of_a_server(), class_of(name)
-    options = authority().trusted_by(subject_of(name)) if secure else {}
+    options = authority().trusted() if secure else {}
     server = RawServer(script, greet=(lambda peer: peer.start_tls(context)) if secure else None)
     with server:
         async with kind(**options) as transport:

@@ -12,9 +12,7 @@ from helpers.exchanges import ENOUGH, became, failure, is_left, request
 from helpers.transports import ASYNCIO, TRIO, class_of, each_transport
 from rbim import AsyncClient, ClientClosed, Credentials, Limits, NotSent, Outcome, Retry
 from rbim.operations.groups import QueryGroupDetail
-from rbim.testing.conformance.server import RawServer, reply
-from rbim.testing.conformance.suite import Conformance
-from rbim.testing.conformance.tls import authority
+from rbim.testing.conformance.server import RawServer, authority, reply
 from rbim.transports._shared.base import BaseTransport
 from rbim.transports.auto import transport_named
 
@@ -114,7 +112,7 @@ async def test_sockets_and_tls_are_made_once_for_all_clients(name, monkeypatch):
         handshakes.append(peer)
 
     kind = class_of(name)
-    transport = kind(**authority().trusted_by(Conformance(kind, bundle=True)))
+    transport = kind(**authority().trusted(bundle=True))
     with RawServer(ANSWER, greet=greet) as server:
         clients = [
             AsyncClient(

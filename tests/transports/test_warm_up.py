@@ -7,9 +7,7 @@ import pytest
 from helpers.exchanges import ENOUGH, request
 from helpers.transports import ASYNCIO, TRIO, class_of, each_transport
 from rbim import NotSent
-from rbim.testing.conformance.server import RawServer, reply
-from rbim.testing.conformance.suite import Conformance
-from rbim.testing.conformance.tls import authority
+from rbim.testing.conformance.server import RawServer, authority, reply
 from rbim.transports.auto import transport_named
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
@@ -45,7 +43,7 @@ async def test_after_a_warm_up_no_request_makes_a_tls_context_and_none_is_made_f
         raise AssertionError
 
     context, kind = authority().of_a_server(), class_of(name)
-    bundle = authority().trusted_by(Conformance(kind, bundle=True))
+    bundle = authority().trusted(bundle=True)
     with RawServer(reply(b"{}"), greet=lambda peer: peer.start_tls(context)) as secure:
         async with kind(**bundle) as transport, transport_named(name) as plain:
             await transport.warm_up(secure.url("https"))

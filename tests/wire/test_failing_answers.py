@@ -46,7 +46,6 @@ from rbim.testing.conformance.server import (
     Received,
     byte_by_byte,
     closing,
-    echoing,
     head,
     refusing_port,
     reply,
@@ -82,6 +81,15 @@ class Case:
 
 def code(status_code: str, message: str, status: str = "200 OK", *headers: str) -> bytes:
     return reply(json.dumps({"statusCode": status_code, "statusMsg": message}).encode(), status, *headers)
+
+
+def echoing(around: Any) -> Any:
+    """Return a script that repeats the request: Authorization and sig first, then all of it as it came."""
+
+    def script(peer: Any, seen: Any) -> None:
+        peer.send(around(f"{seen.header('Authorization')} {seen.sig} ".encode() + seen.head + seen.body))
+
+    return script
 
 
 def html(status: str) -> Any:

@@ -2,70 +2,69 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
-import socket
 import threading
 import time
-from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import anyio
-from anyio import CancelScope, create_task_group
+from anyio import create_task_group
 
 from rbim.errors import NotSent, TransportError, Unanswered
 from rbim.testing.conformance.case import (
-    AUTHORIZATION,
-    LENIENCY,
+    MOMENT,
     REQUEST_TIMEOUT,
-    SIG,
     WHOLE,
     Cases,
     Conformance,
     check,
+    check_hidden,
+    check_used,
     eventually,
     expect_error,
     expect_response,
     expect_timeout,
-    recorded_text,
     request,
     served,
 )
 from rbim.testing.conformance.server import (
+    CHUNKS,
     PATIENCE,
     Peer,
     Received,
     chunked,
     closing,
+    dripping,
+    full_port,
+    halting,
     head,
     refusing_port,
     reply,
     resetting,
     silent,
 )
-from rbim.testing.conformance.tls import authority
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Awaitable, Callable, Generator, Mapping
+    from collections.abc import Callable
     from typing import Self
 
-    from rbim.http import Request, Response, Transport
+    from rbim.http import Request, Transport
     from rbim.testing.conformance.server import Script
 
-__all__ = ["CASES", "full_port"]
+__all__ = ["CASES"]
 
 CASES = Cases()
 
 
-@CASES.add("fails: a refused connection is not sent")
+@CASES.add("fails: a refused connection is not sent, and the error names the host and the port")
 async def _refused(subject: Conformance) -> None:
     with refusing_port() as port:
         async with subject.make() as transport:
             for repeatable in (True, False):
-                await expect_error(transport, request(f"http://127.0.0.1:{port}", repeatable=repeatable), NotSent)
+                sent = request(f"http://127.0.0.1:{port}", repeatable=repeatable)
+                error = str(await expect_error(transport, sent, NotSent))
+                check(f"127.0.0.1:{port}" in error, f"the message is {error!r}; required: one with 127.0.0.1:{port}")
 
 
 @CASES.add("fails: a name that does not resolve is not sent")
@@ -77,28 +76,25 @@ async def _unknown_name(subject: Conformance) -> None:
 
 @CASES.add("fails: a connection reset or closed before anything was read is never an answer")
 async def _greeted_badly(subject: Conformance) -> None:
-    greetings: list[Callable[[Peer], object]] = [resetting, Peer.close]
-    for greet in greetings:
+    for greet in (resetting, Peer.close):
         async with served(subject, greet=greet) as (server, transport):
             await expect_error(transport, request(server.url()), NotSent, Unanswered)  # depends on which side is faster
 
 
 @CASES.add("fails: a connection that ends while the request is being sent is unanswered")
 async def _ends_while_sending(subject: Conformance) -> None:
-    scripts: list[Script] = [resetting, closing()]
-    for script in scripts:
+    for script in (resetting, closing()):
         async with served(subject, script, head_only=True) as (server, transport):
             await expect_error(transport, request(server.url(), body=b" " * 8_000_000), Unanswered)
-        check(len(server.requests) == 1, "the request was sent again; required: sent once")
+        check_used(server, [0])
 
 
 @CASES.add("fails: a connection that ends after the request was read is unanswered")
 async def _ends_after(subject: Conformance) -> None:
-    scripts: list[Script] = [resetting, closing(), _reset_after(reply(WHOLE)[:-1]), _reset_after(head("200 OK") + WHOLE)]
-    for script in scripts:
+    for script in (resetting, closing(), _reset_after(reply(WHOLE)[:-1]), _reset_after(head("200 OK") + WHOLE)):
         async with served(subject, script) as (server, transport):
             await expect_error(transport, request(server.url()), Unanswered)
-        check(len(server.requests) == 1, "the request was sent again; required: sent once")
+        check_used(server, [0])
 
 
 def _reset_after(data: bytes) -> Script:
@@ -113,37 +109,11 @@ def _reset_after(data: bytes) -> Script:
 # Time-outs.
 
 
-@contextmanager
-def full_port() -> Generator[int]:
-    """Give a port of 127.0.0.1 where connecting never succeeds: the system keeps connections waiting, or refuses them."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        fillers = [socket.socket() for _ in range(4)]
-        try:
-            for filler in fillers:
-                filler.settimeout(0)
-                filler.connect_ex(listener.getsockname())
-            yield listener.getsockname()[1]
-        finally:
-            for filler in fillers:
-                filler.close()
-
-
 @CASES.add("time-out: no connection comes about")
 async def _no_connection(subject: Conformance) -> None:
     with full_port() as port:
         async with subject.make() as transport:
-            began = time.monotonic()
             await expect_error(transport, request(f"http://127.0.0.1:{port}"), NotSent, timeout=0.1)
-            took = time.monotonic() - began
-            check(
-                took < LENIENCY,
-                f"a request with a time-out of 0.1 s ended after {took:.2f} s; required: within {LENIENCY:g} s",
-            )
-
-
-MOMENT = 0.1  # seconds
 
 
 @CASES.add("time-out: while the request is being sent")
@@ -175,13 +145,7 @@ ARRIVED: dict[str, bytes] = {
 OUTCOMES = {"short": len(WHOLE), "long": len(LONG), "in chunks": len(LONG), "none": "Unanswered"}
 
 
-async def _read_late(
-    subject: Conformance,
-    scheme: str,
-    *,
-    greet: Callable[[Peer], object] | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> None:
+async def _read_late(subject: Conformance, *, secure: bool) -> None:
     """Block the event loop until the time-out of requests on new and kept connections is over, and their answers are there.
 
     A request that has no answer then is Unanswered.
@@ -202,12 +166,12 @@ async def _read_late(
     in_time = False
     for timeout in (0.3, 2.5):  # the longer one is for machines on which requests do not arrive in time
         found: dict[str, list[object]] = {name: [] for name in ARRIVED}
-        async with served(subject, script, greet=greet, options=options) as (server, transport):
-            origin, most = server.url(scheme), 3 * len(ARRIVED)
+        async with served(subject, script, secure=secure) as (server, transport):
+            origin, most = server.url(), 3 * len(ARRIVED)
             async with create_task_group() as tasks:
                 for _ in ARRIVED:
                     tasks.start_soon(expect_response, transport, request(origin, body=WHOLE))
-            until = time.monotonic() + timeout + MOMENT
+            until = time.monotonic() + timeout + 5 * MOMENT
             async with create_task_group() as tasks:
                 for name, outcomes in found.items():
                     for _ in range(2):  # one over a connection that is kept, and one over a new one
@@ -222,27 +186,19 @@ async def _read_late(
     check(found == wanted, f"the requests ended with {found}; required: {wanted}")
 
 
-@CASES.add("time-out: an answer that arrived while the event loop was blocked is read", alone=True)
-async def _blocked(subject: Conformance) -> None:
-    await _read_late(subject, "http")
-
-
-@CASES.add("time-out: an answer that arrived over TLS while the event loop was blocked is read", "tls", alone=True)
-async def _blocked_over_tls(subject: Conformance) -> None:
-    greet = partial(_start_tls, authority().of_a_server())
-    await _read_late(subject, "https", greet=greet, options=authority().trusted_by(subject))
-
-
-def _start_tls(context: ssl.SSLContext, peer: Peer) -> None:
-    peer.start_tls(context)
+CASES.add("time-out: an answer that arrived while the event loop was blocked is read", alone=True)(
+    partial(_read_late, secure=False)
+)
+CASES.add("time-out: an answer that arrived over TLS while the event loop was blocked is read", "tls", alone=True)(
+    partial(_read_late, secure=True)
+)
 
 
 @CASES.add("time-out: zero or below is not sent, at once")
 async def _no_time(subject: Conformance) -> None:
     async with served(subject) as (server, transport):
         for timeout in (0, -1, -math.inf):
-            with anyio.fail_after(LENIENCY):
-                await expect_error(transport, request(server.url()), NotSent, timeout=timeout)
+            await expect_error(transport, request(server.url()), NotSent, timeout=timeout)
         check(not server.accepted, "a connection was opened for a request without time; required: none")
 
 
@@ -253,52 +209,20 @@ async def _endless(subject: Conformance) -> None:
             for _ in range(2):
                 response = await transport.send(request(server.url()), timeout=timeout)
                 check(response.body == WHOLE, f"got the body {response.body!r}; required: {WHOLE!r}")
-        check(server.accepted == 1, f"2 requests used {server.accepted} connections; required: 1")
+        check_used(server, [0, 0])
 
 
-@CASES.add("fails: an error of connecting names the host and the port")
-async def _named(subject: Conformance) -> None:
-    with refusing_port() as port:
-        async with subject.make() as transport:
-            error = await expect_error(transport, request(f"http://127.0.0.1:{port}"), NotSent)
-    check(
-        f"127.0.0.1:{port}" in str(error), f"the message is {str(error)!r}; required: one with the address 127.0.0.1:{port}"
-    )
-
-
-def _drip(before: bytes, each: bytes) -> Script:
-    """Return a script that sends bytes slowly, but often enough that a time-out between reads never ends."""
-
-    def script(peer: Peer, _: Received) -> None:
-        peer.send(before)
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until:
-            time.sleep(0.02)
-            peer.send(each)
-
-    return script
-
-
-def _halting(before: bytes) -> Script:
-    def script(peer: Peer, _: Received) -> None:
-        peer.send(before)
-        peer.wait_closed()
-
-    return script
-
-
-CHUNKS = head("200 OK", "Transfer-Encoding: chunked")
 SLOW: dict[str, Script] = {
     "waiting for an answer": silent,
-    "in the middle of a head": _halting(b"HTTP/1.1 200 OK\r\nX"),
-    "after an interim answer": _halting(head("100 Continue")),
-    "in the middle of a body with a length": _halting(reply(WHOLE)[:-3]),
-    "in the middle of a chunk": _halting(CHUNKS + b"17\r\n{"),
-    "before the last chunk": _halting(CHUNKS + b"2\r\n{}\r\n"),
-    "in the middle of a body until closed": _halting(head("200 OK") + WHOLE),
-    "a head drop by drop": _drip(b"HTTP/1.1 200 OK\r\nX: ", b"x"),
-    "a body drop by drop": _drip(head("200 OK", "Content-Length: 10000"), b"x"),
-    "one interim answer after the other": _drip(b"", head("103 Early Hints")),
+    "in the middle of a head": halting(b"HTTP/1.1 200 OK\r\nX"),
+    "after an interim answer": halting(head("100 Continue")),
+    "in the middle of a body with a length": halting(reply(WHOLE)[:-3]),
+    "in the middle of a chunk": halting(CHUNKS + b"17\r\n{"),
+    "before the last chunk": halting(CHUNKS + b"2\r\n{}\r\n"),
+    "in the middle of a body until closed": halting(head("200 OK") + WHOLE),
+    "a head drop by drop": dripping(b"HTTP/1.1 200 OK\r\nX: ", b"x"),
+    "a body drop by drop": dripping(head("200 OK", "Content-Length: 10000"), b"x"),
+    "one interim answer after the other": dripping(b"", head("103 Early Hints")),
 }
 
 
@@ -348,10 +272,7 @@ class _Records(logging.Handler):
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        parts = [record.getMessage(), repr(record.args), str(record.exc_text or "")]
-        if record.exc_info:
-            parts.append(logging.Formatter().formatException(record.exc_info))
-        self.texts.append(" ".join(parts).lower())
+        self.texts.append(f"{self.format(record)} {record.args!r}")
 
     def __enter__(self) -> Self:
         root = logging.getLogger()
@@ -366,12 +287,6 @@ class _Records(logging.Handler):
         root.setLevel(self._before)
 
 
-def _nothing_logged(records: _Records) -> None:
-    for text in records.texts:
-        check(SIG.lower() not in text, "a log record shows the sig; required: no secret in any log")
-        check(AUTHORIZATION.lower() not in text, "a log record shows the Authorization; required: no secret in any log")
-
-
 async def _hides(subject: Conformance, script: Script) -> None:
     with _Records() as records:
         async with served(subject, script) as (server, transport):
@@ -379,8 +294,8 @@ async def _hides(subject: Conformance, script: Script) -> None:
                 await transport.send(request(server.url()), timeout=REQUEST_TIMEOUT)
             except TransportError:
                 await expect_error(transport, request(server.url()), Unanswered)
-            check(SIG not in repr(transport), "the transport's repr shows the sig; required: no secret")
-    _nothing_logged(records)
+            check_hidden(repr(transport), "the transport's repr")
+    check_hidden("\n".join(records.texts), "the log")
 
 
 for _name, _script in ECHOES.items():
@@ -398,95 +313,4 @@ async def _logs(subject: Conformance) -> None:
         with refusing_port() as port:
             async with subject.make() as transport:
                 await expect_error(transport, request(f"http://127.0.0.1:{port}"), NotSent)
-    _nothing_logged(records)
-
-
-# Secrets in the traceback of a cancellation.
-
-
-async def _sends(transport: Transport, sent: Request, recorded: list[str]) -> Response:
-    """Send; add the text that an error tracker would record of an interruption, and raise it again."""
-    try:
-        return await transport.send(sent, timeout=REQUEST_TIMEOUT)
-    except BaseException as error:
-        recorded.append(recorded_text(error).lower())
-        raise
-
-
-async def _interrupted(
-    transport: Transport, origin: str, reached: Callable[[], Awaitable[object]], *, body: bytes = WHOLE
-) -> None:
-    """Cancel a request by a scope, and on asyncio another one as a task, each after ``reached``."""
-    recorded: list[str] = []
-    sent = request(origin, body=body)
-    scope = CancelScope()
-
-    async def in_scope() -> None:
-        with scope:
-            await _sends(transport, sent, recorded)
-
-    async with create_task_group() as tasks:
-        tasks.start_soon(in_scope)
-        await reached()
-        scope.cancel()
-    check(scope.cancelled_caught, "a cancelled request did not raise the cancellation; required: the same cancellation")
-    with suppress(RuntimeError):  # the event loop is not asyncio's
-        task = asyncio.get_running_loop().create_task(_sends(transport, sent, recorded))
-        await reached()
-        task.cancel()
-        await asyncio.wait([task])
-        check(task.cancelled(), "a cancelled request did not raise the cancellation; required: the same cancellation")
-    for each in recorded:
-        check(SIG.lower() not in each, "the traceback of a cancelled request shows the sig; required: no secret")
-        check(
-            AUTHORIZATION.lower() not in each,
-            "the traceback of a cancelled request shows the Authorization; required: no secret",
-        )
-
-
-A_MOMENT = 0.02  # seconds after which data sent on this machine has certainly arrived
-
-
-@CASES.add("secrets: hidden from the traceback of a request cancelled while connecting")
-async def _cancelled_connecting(subject: Conformance) -> None:
-    with full_port() as port:
-        async with subject.make() as transport:
-            await _interrupted(transport, f"http://127.0.0.1:{port}", partial(anyio.sleep, A_MOMENT))
-
-
-async def _cancelled(subject: Conformance, script: Callable[[Peer], None], body: bytes) -> None:
-    over = threading.Event()
-
-    def once_more(peer: Peer, _: Received) -> None:
-        script(peer)
-        over.wait(PATIENCE)
-
-    times = iter((1, 2))
-    deaf = len(body) > len(WHOLE)
-    room = 65536 if deaf else None
-    async with served(subject, once_more, closes=subject.cancels, head_only=deaf, receive_buffer=room) as (
-        server,
-        transport,
-    ):
-
-        async def reached() -> None:
-            wanted = next(times)
-            await eventually(server, lambda server: len(server.requests) >= wanted)
-            await anyio.sleep(A_MOMENT)
-
-        try:
-            await _interrupted(transport, server.url(), reached, body=body)
-        finally:
-            over.set()
-
-
-PHASES: dict[str, tuple[Callable[[Peer], None], bytes]] = {
-    "being sent": (lambda _: None, b" " * 16_000_000),
-    "waiting for an answer": (lambda _: None, WHOLE),
-    "in the middle of a head": (lambda peer: peer.send(b"HTTP/1.1 200 OK\r\nX"), WHOLE),
-    "in the middle of a body": (lambda peer: peer.send(reply(WHOLE)[:-1]), WHOLE),
-}
-for _name, (_half, _body) in PHASES.items():
-    CASES.add(f"secrets: hidden from the traceback of a request cancelled while {_name}")(
-        partial(_cancelled, script=_half, body=_body)
-    )
+    check_hidden("\n".join(records.texts), "the log")

@@ -12,13 +12,13 @@ from rbim.http import Request
 from rbim.testing.conformance.case import (
     AUTHORIZATION,
     BODY,
-    PATH,
     REQUEST_TIMEOUT,
-    SIG,
     WHOLE,
     Cases,
     Conformance,
+    NonConforming,
     check,
+    check_used,
     environment,
     expect_error,
     expect_response,
@@ -42,10 +42,13 @@ MAY_ADD: dict[str, set[str] | None] = {
 }
 
 
+def _check_line(seen: Received, line: str) -> None:
+    check(seen.line == line, f"got the request line {seen.line!r}; required: {line!r}")
+
+
 def _same(seen: Received, sent: Request) -> None:
     """Check that a request arrived exactly as it was sent."""
-    line = f"{sent.method} {sent.target} HTTP/1.1"
-    check(seen.line == line, f"got the request line {seen.line!r}; required: {line!r}")
+    _check_line(seen, f"{sent.method} {sent.target} HTTP/1.1")
     check(
         seen.body == sent.body,
         f"got a different body, of {len(seen.body)} bytes; required: the {len(sent.body)} bytes of the request",
@@ -72,11 +75,9 @@ def _same(seen: Received, sent: Request) -> None:
 async def _as_asked(subject: Conformance) -> None:
     async with served(subject, reply(WHOLE)) as (server, transport):
         sent = request(server.url())
-        for _ in range(2):
-            await expect_response(transport, sent)
+        await expect_response(transport, sent, times=2)
     for seen in server.requests:
         _same(seen, sent)
-        check(f"{PATH}?sig={SIG} " in seen.line, f"got the request line {seen.line!r}; required: {PATH}?sig=<sig> in it")
 
 
 @CASES.add("request: quoted path and query byte for byte")
@@ -91,7 +92,7 @@ async def _quoted(subject: Conformance) -> None:
         )
         await expect_response(transport, sent)
     line = "POST /a%2Fb%25/%E7%A0%94%7e%41/;x=1,2?sig=aB%20b%26c%3D%25%2B%2F%C3%A9&n=1 HTTP/1.1"
-    check(server.requests[0].line == line, f"got the request line {server.requests[0].line!r}; required: {line!r}")
+    _check_line(server.requests[0], line)
 
 
 @CASES.add("request: the origin's own path comes first")
@@ -99,8 +100,7 @@ async def _prefix(subject: Conformance) -> None:
     async with served(subject, reply(WHOLE)) as (server, transport):
         sent = request(f"{server.url()}/gate%20way")
         await expect_response(transport, sent)
-    line = f"POST /gate%20way{sent.target} HTTP/1.1"
-    check(server.requests[0].line == line, f"got the request line {server.requests[0].line!r}; required: {line!r}")
+    _check_line(server.requests[0], f"POST /gate%20way{sent.target} HTTP/1.1")
 
 
 @CASES.add("request: no query, no body")
@@ -125,9 +125,8 @@ async def _bodies(subject: Conformance) -> None:
 async def _cookies(subject: Conformance) -> None:
     async with served(subject, reply(WHOLE, "200 OK", "Set-Cookie: session=1; Path=/")) as (server, transport):
         await expect_response(transport, request(server.url()), times=3)
-    check(
-        not any(seen.header("Cookie") for seen in server.requests), "the transport sent a cookie back; required: no cookies"
-    )
+    cookies = [seen.header("Cookie") for seen in server.requests]
+    check(not any(cookies), "the transport sent a cookie back; required: no cookies")
 
 
 @CASES.add("request: no password of this machine's user is sent", alone=True)
@@ -146,8 +145,8 @@ async def _origins(subject: Conformance) -> None:
         async with subject.make() as transport:
             for server, body in [(one, b"1"), (two, b"2"), (three, b"3")] * 3:
                 await expect_response(transport, request(server.url()), body)
-        accepted = [server.accepted for server in (one, two, three)]
-        check(accepted == [1, 1, 1], f"3 requests to each of 3 origins used {accepted} connections; required: [1, 1, 1]")
+        for server in (one, two, three):
+            check_used(server, [0, 0, 0])
 
 
 @CASES.add("request: an IPv6 address as origin")
@@ -161,7 +160,7 @@ async def _ipv6(subject: Conformance) -> None:
         sent = request(server.url())
         await expect_response(transport, sent, times=2)
     _same(server.requests[0], sent)
-    check(server.accepted == 1, "the connection was not kept; required: 1 connection for 2 requests")
+    check_used(server, [0, 0])
 
 
 @CASES.add("request: over a UNIX socket, or the option is refused")
@@ -174,7 +173,7 @@ async def _unix(subject: Conformance) -> None:
         async with served(subject, reply(WHOLE), path=path, options={"uds": path}) as (server, transport):
             sent = request("http://platform.example:8883")
             await expect_response(transport, sent, times=2)
-            check(server.accepted == 1, "the connection was not kept; required: 1 connection for 2 requests")
+            check_used(server, [0, 0])
         _same(server.requests[0], sent)
         async with subject.make(uds=str(Path(folder) / "missing")) as transport:
             await expect_error(transport, sent, NotSent)
@@ -190,9 +189,7 @@ async def expect_refusal(subject: Conformance, **option: str) -> None:
         except Exception as error:
             check(name in str(error), f"the error for the option {name} is: {error}; required: a text with {name!r}")
         else:
-            check(
-                condition=False, message=f"the option {name} was accepted without effect; required: an error that names it"
-            )
+            raise NonConforming(f"the option {name} was accepted without effect; required: an error that names it")
         check(not server.requests, f"a request was sent although {name} is not supported; required: none")
 
 
@@ -204,20 +201,3 @@ async def _before(subject: Conformance) -> None:
         check(not server.accepted, "a connection was opened before the transport was entered; required: none")
         async with transport:  # some libraries warn about objects that are never closed
             pass
-
-
-@CASES.add("request: none after the transport is left")
-async def _after(subject: Conformance) -> None:
-    with RawServer(reply(WHOLE)) as server:
-        async with subject.make() as transport:
-            await expect_response(transport, request(server.url()))
-        await expect_error(transport, request(server.url()), NotSent)
-        check(len(server.requests) == 1, "a request was sent after the transport was closed; required: none")
-
-
-@CASES.add("request: no time at all is not sent")
-async def _no_time(subject: Conformance) -> None:
-    async with served(subject, reply(WHOLE)) as (server, transport):
-        for timeout in (0.0, -1.0):
-            await expect_error(transport, request(server.url()), NotSent, timeout=timeout)
-    check(not server.requests, "a request was sent although its time-out was 0 or less; required: none")

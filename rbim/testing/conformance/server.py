@@ -1,4 +1,4 @@
-"""A scripted HTTP server on plain sockets and threads.
+"""A scripted HTTP server on plain sockets and threads, and the certificates for it.
 
 It shares no code with the rest of rbim or with any HTTP library.
 
@@ -9,30 +9,42 @@ each new connection before its first request is read: for example a TLS handshak
 
 from __future__ import annotations
 
+import atexit
 import socket
+import ssl
 import struct
 import threading
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Generator
     from typing import Self, TypeAlias
 
     Script: TypeAlias = "bytes | Callable[[Peer, Received], object]"
 
 __all__ = [
+    "CHUNKS",
     "PATIENCE",
+    "Authority",
     "Peer",
     "RawServer",
     "Received",
+    "authority",
     "byte_by_byte",
     "chunked",
     "closing",
-    "echoing",
+    "dripping",
     "ending",
+    "full_port",
+    "halting",
+    "handshaking",
     "head",
     "refusing_port",
     "reply",
@@ -44,6 +56,7 @@ PATIENCE = 10.0
 """Seconds after which all waits of the server end."""
 
 LINGER_ZERO = struct.pack("ii", 1, 0)
+AGES_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -54,11 +67,6 @@ class Received:
     connection: int
     head: bytes
     body: bytes
-
-    @property
-    def raw(self) -> bytes:
-        """Head and body."""
-        return self.head + self.body
 
     @property
     def line(self) -> str:
@@ -87,7 +95,6 @@ class Peer:
     def __init__(self, sock: socket.socket, number: int) -> None:
         self.number = number
         self.sock = sock
-        self.handshakes = 0
         self._buffer = b""
         sock.settimeout(PATIENCE)
 
@@ -101,7 +108,6 @@ class Peer:
         self.sock.getpeername()  # raises if the connection was reset: wrap_socket would then leave a socket open
         self.sock = context.wrap_socket(self.sock, server_side=True, do_handshake_on_connect=False)
         self.sock.do_handshake()
-        self.handshakes += 1
 
     def send(self, data: bytes) -> None:
         """Send all bytes."""
@@ -160,16 +166,18 @@ class Peer:
 class RawServer:
     """A server on a free port of 127.0.0.1, in its own threads, which end with the ``with`` block.
 
+    - ``scheme``: ``https`` if clients are to speak TLS; then ``greet`` does the handshake (see :func:`handshaking`).
     - ``head_only``: the scripts read the bodies of requests.
     - ``host``: another address of this machine, such as ``::1``.
     - ``path``: the path of a UNIX socket to listen on, instead of a port.
     - ``receive_buffer``: bytes that the system accepts while no script reads (default: the system's own limit).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each by keyword, and with a default
         self,
         *scripts: Script,
         greet: Callable[[Peer], object] | None = None,
+        scheme: str = "http",
         head_only: bool = False,
         host: str = "127.0.0.1",
         path: str | None = None,
@@ -177,6 +185,7 @@ class RawServer:
     ) -> None:
         self.scripts: tuple[Script, ...] = scripts or (reply(b"{}"),)
         self.greet = greet
+        self.scheme = scheme
         self.head_only = head_only
         self.host = host
         self.port = 0
@@ -190,22 +199,18 @@ class RawServer:
         self._leaving = False
 
     def __enter__(self) -> Self:
-        self._listener = self._listen()
+        if self._path is not None:
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(self._path)
+            self._listener.listen(1024)
+        else:
+            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+            self._listener = socket.create_server((self.host, 0), family=family, backlog=1024)
+            self.port = self._listener.getsockname()[1]
         if self._receive_buffer is not None:
             self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
         self._start(self._accept)
         return self
-
-    def _listen(self) -> socket.socket:
-        if self._path is not None:
-            listener = socket.socket(socket.AF_UNIX)
-            listener.bind(self._path)
-            listener.listen(1024)
-            return listener
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        listener = socket.create_server((self.host, 0), family=family, backlog=1024)
-        self.port = listener.getsockname()[1]
-        return listener
 
     def __exit__(self, *_: object) -> None:
         self._leaving = True
@@ -226,9 +231,10 @@ class RawServer:
         """The number of connections accepted so far."""
         return len(self.peers)
 
-    def url(self, scheme: str = "http") -> str:
+    def url(self, scheme: str | None = None) -> str:
         """Return the server's origin."""
-        return f"{scheme}://[{self.host}]:{self.port}" if ":" in self.host else f"{scheme}://{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme or self.scheme}://{host}:{self.port}"
 
     def wait_until(self, condition: Callable[[RawServer], object], seconds: float = PATIENCE) -> bool:
         """Wait until the condition is true; False if it is not within ``seconds``. Blocks: call it in another thread."""
@@ -289,6 +295,70 @@ def refusing_port() -> Generator[int]:
         yield bound.getsockname()[1]
 
 
+@contextmanager
+def full_port() -> Generator[int]:
+    """Give a port of 127.0.0.1 where connecting never succeeds: the system keeps connections waiting, or refuses them."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        fillers = [socket.socket() for _ in range(4)]
+        try:
+            for filler in fillers:
+                filler.settimeout(0)
+                filler.connect_ex(listener.getsockname())
+            yield listener.getsockname()[1]
+        finally:
+            for filler in fillers:
+                filler.close()
+
+
+class Authority:
+    """A certificate authority for tests. Raises ImportError if ``trustme`` is not installed."""
+
+    def __init__(self) -> None:
+        try:
+            import trustme
+        except ImportError as error:
+            raise ImportError(
+                "the TLS cases of the conformance suite need trustme: python -m pip install trustme"
+            ) from error
+        self._authority: Any = trustme.CA()
+        self._folder: TemporaryDirectory[str] | None = None
+
+    def of_a_server(self, name: str = "127.0.0.1", *, expired: bool = False) -> ssl.SSLContext:
+        """Return the TLS context of a server with this name."""
+        until = AGES_AGO + timedelta(days=1) if expired else None
+        certificate = self._authority.issue_cert(name, not_before=AGES_AGO, not_after=until)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        certificate.configure_cert(context)
+        return context
+
+    def trusted(self, *, bundle: bool = False) -> dict[str, Any]:
+        """Return the transport option that makes it trust this authority; with ``bundle`` it is the path of a CA bundle."""
+        if bundle:
+            if self._folder is None:
+                self._folder = TemporaryDirectory()
+                atexit.register(self._folder.cleanup)
+            path = Path(self._folder.name) / "ca.pem"
+            self._authority.cert_pem.write_to_path(str(path))
+            return {"verify": str(path)}
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._authority.configure_trust(context)
+        return {"verify": context}
+
+
+@cache
+def authority() -> Authority:
+    """Return the authority that all cases share."""
+    return Authority()
+
+
+def handshaking(context: ssl.SSLContext | None = None) -> Callable[[Peer], None]:
+    """Return a ``greet`` that does a TLS handshake on each new connection (default: as 127.0.0.1)."""
+    chosen = context or authority().of_a_server()
+    return lambda peer: peer.start_tls(chosen)
+
+
 def reply(body: bytes = b"", status: str = "200 OK", *headers: str) -> bytes:
     """Return the bytes of a response with a Content-Length."""
     return head(status, f"Content-Length: {len(body)}", *headers) + body
@@ -299,10 +369,12 @@ def head(status: str, *headers: str) -> bytes:
     return "\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""]).encode("latin-1")
 
 
+CHUNKS = head("200 OK", "Transfer-Encoding: chunked")
+
+
 def chunked(*parts: bytes) -> bytes:
     """Return the bytes of a chunked response."""
-    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (*parts, b""))
-    return head("200 OK", "Transfer-Encoding: chunked") + chunks
+    return CHUNKS + b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (*parts, b""))
 
 
 # Scripts.
@@ -329,6 +401,33 @@ def ending(data: bytes = b"") -> Callable[[Peer, Received], None]:
     return script
 
 
+def halting(data: bytes = b"") -> Callable[..., None]:
+    """Return a script that sends these bytes, and nothing more until the client closes the connection."""
+
+    def script(peer: Peer, _: Received | None = None) -> None:
+        peer.send(data)
+        peer.wait_closed()
+
+    return script
+
+
+silent = halting()
+"""A script, or a ``greet``, that sends nothing until the client closes the connection."""
+
+
+def dripping(before: bytes, each: bytes) -> Callable[[Peer, Received], None]:
+    """Return a script that sends bytes slowly, but often enough that a time-out between reads never ends."""
+
+    def script(peer: Peer, _: Received) -> None:
+        peer.send(before)
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            time.sleep(0.01)
+            peer.send(each)
+
+    return script
+
+
 def byte_by_byte(data: bytes) -> Callable[[Peer, Received], None]:
     """Return a script that sends these bytes in segments of one byte."""
 
@@ -340,21 +439,6 @@ def byte_by_byte(data: bytes) -> Callable[[Peer, Received], None]:
     return script
 
 
-def echoing(around: Callable[[bytes], bytes]) -> Callable[[Peer, Received], None]:
-    """Return a script that repeats the request: Authorization and sig first, then all of it as it came."""
-
-    def script(peer: Peer, request: Received) -> None:
-        secrets = f"{request.header('Authorization')} {request.sig} ".encode()
-        peer.send(around(secrets + request.raw))
-
-    return script
-
-
 def resetting(peer: Peer, _: Received | None = None) -> None:
     """Reset the connection."""
     peer.reset()
-
-
-def silent(peer: Peer, _: Received | None = None) -> None:
-    """Send nothing until the client closes the connection."""
-    peer.wait_closed()

@@ -7,16 +7,7 @@ from unittest import SkipTest
 
 from anyio import create_task_group
 
-from rbim.testing.conformance import (
-    answers as conformance_answers,
-    concurrency as conformance_concurrency,
-    connections as conformance_connections,
-    errors as conformance_errors,
-    pending as conformance_pending,
-    reload as conformance_reload,
-    requests as conformance_requests,
-    tls as conformance_tls,
-)
+from rbim.testing.conformance import answers, concurrency, connections, errors, requests, tls
 from rbim.testing.conformance.case import Case, Conformance, NonConforming, environment
 
 if TYPE_CHECKING:
@@ -27,18 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["CASES", "SLOW_CASES", "Case", "Conformance", "NonConforming", "failures"]
 
 CASES: tuple[Case, ...] = (
-    *conformance_requests.CASES,
-    *conformance_answers.CASES,
-    *conformance_connections.CASES,
-    *conformance_errors.CASES,
-    *conformance_tls.CASES,
-    *conformance_pending.CASES,
-    *conformance_concurrency.CASES,
-    *conformance_reload.CASES,
+    *requests.CASES,
+    *answers.CASES,
+    *connections.CASES,
+    *errors.CASES,
+    *tls.CASES,
+    *concurrency.CASES,
 )
 """The cases that every transport must pass; they take a few seconds."""
 
-SLOW_CASES: tuple[Case, ...] = (*conformance_concurrency.SLOW_CASES,)
+SLOW_CASES: tuple[Case, ...] = (*concurrency.SLOW_CASES,)
 """Long forms of some cases; they take minutes."""
 
 

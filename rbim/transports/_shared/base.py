@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 
     from rbim.http import Request, Response
 
-__all__ = ["BaseTransport", "Options"]
+__all__ = ["NOT_OPEN", "OTHER_LOOP", "BaseTransport", "Options"]
 
+NOT_OPEN = "the transport is not open: use it inside 'async with'"
+OTHER_LOOP = "the transport is open in another event loop: use one transport per event loop"
 CLAIM = threading.Lock()
 """Held while an event loop becomes that of a transport: two threads may enter one at the same moment."""
-
 
 IMPORTED_LATE = ("concurrent.futures.thread", "encodings.idna")
 """Modules that the standard library imports when it looks a host up."""
@@ -154,7 +155,7 @@ class BaseTransport(ABC):
         Raises NotSent, Unanswered or AnswerTooLarge.
         """
         if not self._users:
-            raise NotSent("the transport is not open: use it inside 'async with'")
+            raise NotSent(NOT_OPEN)
         if timeout <= 0:
             raise NotSent(too_late(request, timeout))
         self._log.remember(request)
@@ -177,7 +178,7 @@ class BaseTransport(ABC):
         prepared. Raises RuntimeError if the transport is not open, and NotSent for an option or origin that cannot be used.
         """
         if not self._users:
-            raise RuntimeError("the transport is not open: use it inside 'async with'")
+            raise RuntimeError(NOT_OPEN)
         for module in IMPORTED_LATE:
             import_module(module)
         try:
@@ -239,7 +240,7 @@ class BaseTransport(ABC):
             if self._loop is None:
                 self._loop = loop
         if self._loop is not loop:
-            raise RuntimeError("the transport is open in another event loop: use one transport per event loop")
+            raise RuntimeError(OTHER_LOOP)
         return self._changing
 
     def _end_of_change(self) -> None:

@@ -11,17 +11,15 @@ import re
 import socket
 import ssl
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from attrs import frozen
 
 from rbim._support.text import one_line
-from rbim.transports._shared.redaction import redacted
+from rbim.transports._shared.redaction import chained, redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rbim.http import Request
 
 __all__ = ["EMULATOR", "no_answer", "no_connection", "too_late"]
@@ -168,7 +166,7 @@ def _is_this_machine(origin: str) -> bool:
 
 def _problem_of(error: Exception) -> _Problem | None:
     """Return the known problem behind an error, or None."""
-    for each in _chained(error):
+    for each in chained(error):
         if isinstance(each, ssl.SSLCertVerificationError) and hasattr(each, "verify_code"):  # aiohttp's own ones have none
             return CERTIFICATES.get(each.verify_code, UNTRUSTED)
         if isinstance(each, ssl.SSLEOFError):
@@ -187,18 +185,3 @@ def _problem_of(error: Exception) -> _Problem | None:
             return ERRNOS[each.errno]
     text = f"{type(error).__name__}: {error}"
     return next((problem for pattern, problem in TEXTS if pattern.search(text)), None)
-
-
-def _chained(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, its causes, the errors of groups, and those that aiohttp keeps in attributes."""
-    seen: set[int] = set()
-    waiting: list[Any] = [error]
-    while waiting:
-        each = waiting.pop(0)
-        if not isinstance(each, BaseException) or id(each) in seen:
-            continue
-        seen.add(id(each))
-        yield each
-        waiting += [each.__cause__, getattr(each, "os_error", None), getattr(each, "certificate_error", None)]
-        if isinstance(each, BaseExceptionGroup):
-            waiting += cast("BaseExceptionGroup[BaseException]", each).exceptions

@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from attrs import define
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from rbim.http import Request
 
@@ -24,37 +26,35 @@ MAX_NAME = 64  # bytes
 MAX_AGE = 1.0  # seconds; an older head has the signature of an earlier second
 
 
+@define(repr=False)
 class _Entry(Generic[T]):
-    """A cached value with the request it was made from. The repr shows no value (they are signed)."""
+    """A cached value with the signed headers and query of the request it was made from."""
 
-    __slots__ = ("headers", "made", "query", "value")
-
-    def __init__(self, request: Request, value: T, made: float) -> None:
-        self.headers = dict(request.headers)
-        self.query = dict(request.query)
-        self.made = made
-        self.value = value
+    headers: dict[str, str]
+    query: dict[str, str]
+    made: float
+    value: T
 
 
 class HeadCache(Generic[T]):
-    """A cache of values made from requests, for later requests that differ only in their body.
+    """A cache of values made from requests to one origin, for later ones that differ only in their body.
 
-    ``extra_key``: whatever else the value depends on. Values older than a second are removed when a later one is kept.
+    Values older than a second are removed when a later one is kept.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._kept: dict[tuple[Hashable, ...], _Entry[T]] = {}
+        self._kept: dict[tuple[str, str], _Entry[T]] = {}
         self._swept = clock()
 
-    def get(self, request: Request, *extra_key: Hashable) -> T | None:
+    def get(self, request: Request) -> T | None:
         """Return the value for a request like this, or None."""
-        kept = self._kept.get((request.path, request.origin, request.method, *extra_key))
+        kept = self._kept.get((request.path, request.method))
         if kept is None or request.headers != kept.headers or request.query != kept.query:
             return None
         return kept.value
 
-    def keep(self, request: Request, value: T, *extra_key: Hashable) -> T:
+    def keep(self, request: Request, value: T) -> T:
         """Store the value for requests like this, and return it."""
         now = self._clock()
         if now - self._swept > MAX_AGE:
@@ -62,12 +62,8 @@ class HeadCache(Generic[T]):
             self._kept = {key: kept for key, kept in self._kept.items() if now - kept.made <= MAX_AGE}
         if len(self._kept) >= MAX_HEADS:
             self._kept.clear()
-        self._kept[request.path, request.origin, request.method, *extra_key] = _Entry(request, value, now)
+        self._kept[request.path, request.method] = _Entry({**request.headers}, {**request.query}, now, value)
         return value
-
-    def clear(self) -> None:
-        """Remove all entries."""
-        self._kept.clear()
 
 
 class HeaderNames(dict[bytes, str]):

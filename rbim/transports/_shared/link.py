@@ -29,10 +29,7 @@ from rbim.transports._shared.network import readable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["GRACE", "MAX_IDLE", "MAX_TIMER", "READ_SIZE", "Deadline", "Link", "Links", "take"]
-
-MAX_IDLE = 60.0
-"""Seconds after which an idle connection is closed, by default."""
+__all__ = ["GRACE", "MAX_TIMER", "READ_SIZE", "Deadline", "DeadlinePassed", "Link", "Links", "take"]
 
 MAX_TIMER = 3600.0
 """The longest timer in seconds: a time-out may be infinite, but a timer of uvloop may not."""
@@ -48,6 +45,13 @@ CLOSE_TURNS = 10  # turns of the event loop; closed connections need two or thre
 HAPPY_EYEBALLS_DELAY = 0.25  # seconds before the next address is tried in parallel, as RFC 8305 recommends
 
 L = TypeVar("L", bound="Link")
+
+
+class DeadlinePassed(Exception):
+    """The deadline of an exchange has passed."""
+
+    def __str__(self) -> str:
+        return "no response in time"
 
 
 class Deadline:
@@ -82,7 +86,7 @@ class Links:
     ``opening`` are the timeouts of those that are being opened. Links that were idle for ``max_idle`` seconds are closed.
     """
 
-    def __init__(self, max_idle: float = MAX_IDLE) -> None:
+    def __init__(self, max_idle: float) -> None:
         self.max_idle = max_idle
         self.loop = asyncio.get_running_loop()
         self.open: set[Link] = set()
@@ -111,23 +115,6 @@ class Link(asyncio.BufferedProtocol, ABC):
     A subclass reads (``buffer_updated``), and says what ends an exchange: ``late`` (its deadline), ``lost`` (the connection)
     and ``ended`` (the end of the server's data).
     """
-
-    __slots__ = (
-        "_buffer",
-        "_deadline",
-        "_idle",
-        "_links",
-        "_loop",
-        "_max_idle",
-        "_poll",
-        "_secure",
-        "_timer",
-        "_timer_at",
-        "_turns",
-        "busy",
-        "idle_since",
-        "transport",
-    )
 
     def __init__(self, links: Links, idle: dict[Any, None]) -> None:
         self._loop = links.loop
@@ -236,9 +223,12 @@ class Link(asyncio.BufferedProtocol, ABC):
             if self._secure:
                 self.transport.abort()
 
-    @abstractmethod
     def fail(self, reason: str) -> None:
         """Fail the exchange for this reason, or close the connection if it is idle."""
+        if self.busy:
+            self.lost(None, reason)
+        else:
+            self.close()
 
     # What ends an exchange, for subclasses.
 
@@ -247,8 +237,8 @@ class Link(asyncio.BufferedProtocol, ABC):
         """Handle the deadline."""
 
     @abstractmethod
-    def lost(self, error: Exception | None) -> None:
-        """Handle the loss of the connection."""
+    def lost(self, error: Exception | None, reason: str = "the connection was lost") -> None:
+        """Handle the loss of the connection, or its end for this reason."""
 
     @abstractmethod
     def ended(self) -> None:

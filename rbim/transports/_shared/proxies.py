@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import re
 import sys
+from base64 import b64encode
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from rbim.errors import InvalidRequest
 
-__all__ = ["given_proxy", "proxies_from_env", "proxy_address", "proxy_for"]
+__all__ = ["given_proxy", "login_headers", "proxies_from_env", "proxy_address", "proxy_for"]
 
 PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 SYSTEM_HAS_SOME: bool = sys.platform in {"darwin", "win32"}
@@ -24,13 +24,6 @@ HOW = (
     "not the address of a proxy: use http://user:password@host:port (or https, socks5, socks5h); only the host is required;"
     " in user and password, %XX stands for any character"
 )
-
-
-class _Setting(NamedTuple):
-    """An address with the name of its option or variable."""
-
-    name: str
-    address: str
 
 
 def proxy_address(address: str, name: str = "proxy") -> str:
@@ -69,56 +62,49 @@ def proxy_for(origin: str, given: str | None, *, trust_env: bool) -> str | None:
     if given is not None:
         return proxy_address(given)
     setting = _from_env(origin) if trust_env else None
-    return None if setting is None else proxy_address(setting.address, setting.name)
+    return None if setting is None else proxy_address(*setting)
 
 
-def proxies_from_env() -> list[str]:
-    """Return the addresses of all valid proxies of the environment, for any origin."""
-    found: list[str] = []
-    for setting in _proxies().values():
-        try:
-            found.append(proxy_address(setting.address))
-        except ValueError:
-            continue
-    return found
+def login_headers(address: str) -> dict[str, str]:
+    """Return the header ``Proxy-Authorization`` for an address of :func:`proxy_address`; none if it has no user."""
+    login, at, _ = address.partition("://")[2].rpartition("@")
+    user, _, password = (unquote_to_bytes(each) for each in login.partition(":"))
+    return {"Proxy-Authorization": f"Basic {b64encode(user + b':' + password).decode()}"} if at else {}
 
 
-def _from_env(origin: str) -> _Setting | None:
-    proxies = _proxies()
-    if not proxies:
-        return None
-    parts = urlsplit(origin)
+def _from_env(origin: str) -> tuple[str, str] | None:
+    proxies, parts = proxies_from_env(), urlsplit(origin)
     setting = proxies.get(parts.scheme) or proxies.get("all")
-    if setting is None or _needs_none(origin, _variable("no_proxy")[1]):
+    if setting is None or _needs_none(origin, _variable("no_proxy")[0]):
         return None
-    if not setting.name.lower().endswith("_proxy"):  # of the operating system, with exceptions of its own
+    if not setting[1].lower().endswith("_proxy"):  # of the operating system, with exceptions of its own
         from urllib.request import proxy_bypass
 
         return None if proxy_bypass(parts.netloc) else setting
     return setting
 
 
-def _proxies() -> dict[str, _Setting]:
-    """Return the proxies by scheme: those of the environment; if there are none on macOS and Windows, the system's."""
-    found = {kind: _Setting(*_variable(f"{kind}_proxy")) for kind in ("http", "https", "all")}
-    proxies = {kind: setting for kind, setting in found.items() if setting.address}
+def proxies_from_env() -> dict[str, tuple[str, str]]:
+    """Return address and variable of the proxies by scheme; if there are none on macOS and Windows, the system's."""
+    found = {kind: _variable(f"{kind}_proxy") for kind in ("http", "https", "all")}
+    proxies = {kind: setting for kind, setting in found.items() if setting[0]}
     if proxies or not SYSTEM_HAS_SOME:
         return proxies
     from urllib.request import getproxies  # takes 13 ms to import
 
-    return {kind: _Setting("the system's proxy", address) for kind, address in getproxies().items() if kind in found}
+    return {kind: (address, "the system's proxy") for kind, address in getproxies().items() if kind in found}
 
 
 def _variable(name: str) -> tuple[str, str]:
-    """Return name and value of a variable: the one in lower case if it is set, even if it is empty, else in upper case.
+    """Return value and name of a variable: the one in lower case if it is set, even if it is empty, else in upper case.
 
     A CGI program gets the header ``Proxy`` of its caller as ``HTTP_PROXY``: the variable is not read there.
     """
     if name in os.environ:
-        return name, os.environ[name].strip()
+        return os.environ[name].strip(), name
     upper = name.upper()
     forged = upper == "HTTP_PROXY" and "REQUEST_METHOD" in os.environ
-    return upper, "" if forged else os.environ.get(upper, "").strip()
+    return "" if forged else os.environ.get(upper, "").strip(), upper
 
 
 def _needs_none(origin: str, listed: str) -> bool:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rbim.http import Request
 
-__all__ = ["LogRedactor", "redacted", "sanitized", "strip_frames"]
+__all__ = ["LogRedactor", "chained", "redacted", "sanitized", "strip_frames"]
 
 
 def sanitized(error: Exception, secrets: Iterable[str] = ()) -> Exception:
@@ -23,7 +23,7 @@ def sanitized(error: Exception, secrets: Iterable[str] = ()) -> Exception:
     messages may quote bytes from the server, which may repeat the request.
     """
     secrets = tuple(secrets)
-    for each in _chained(error):
+    for each in chained(error):
         each.__traceback__ = None
         each.args = tuple(redacted(arg, secrets) if isinstance(arg, str) else arg for arg in each.args)
     return error
@@ -35,7 +35,7 @@ def strip_frames(interruption: BaseException) -> None:
     Nothing else changes: a cancel scope recognises its own exception by identity and by its chain. Call this where the
     exception leaves the transport, then ``raise`` without an argument.
     """
-    for each in _chained(interruption):
+    for each in chained(interruption):
         each.__traceback__ = None
         if isinstance(each.__cause__, Exception):
             each.__cause__ = None
@@ -43,12 +43,12 @@ def strip_frames(interruption: BaseException) -> None:
             each.__context__ = None  # an earlier failure, which may hold the request
 
 
-def _chained(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and its causes and contexts, except those that a caller is handling."""
+def chained(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception, its causes and contexts, and those of groups, except those that a caller is handling."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
-        each = waiting.pop()
+        each = waiting.pop(0)
         if id(each) in seen:
             continue
         seen.add(id(each))

@@ -7,11 +7,10 @@ The parser is llhttp if httptools is installed (extra ``fast``), otherwise h11; 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rbim.http import answered
 from rbim.transports._shared.heads import HeaderNames, fault_of
-from rbim.transports.asyncio.stop import Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,16 +32,11 @@ FIRST_STATUS = 100
 FIRST_FINAL = 200
 
 
-class _Parser(Protocol):
-    """A parser of the responses on one connection, as httptools has it: it calls the methods ``on_...`` of its reader."""
-
-    def feed_data(self, data: bytes | memoryview) -> None: ...
-    def get_status_code(self) -> int: ...
-    def get_http_version(self) -> str: ...
-    def should_keep_alive(self) -> bool: ...
+class Stop(Exception):
+    """Raised by a reader to stop its parser."""
 
 
-def _chosen() -> tuple[Callable[[AnswerReader], _Parser], tuple[type[Exception], ...]]:
+def _chosen() -> tuple[Callable[[AnswerReader], Any], tuple[type[Exception], ...]]:
     try:
         import httptools
     except ImportError:
@@ -50,18 +44,17 @@ def _chosen() -> tuple[Callable[[AnswerReader], _Parser], tuple[type[Exception],
 
         return H11Parser, (Stop,)
 
-    def llhttp(reader: AnswerReader) -> _Parser:
+    def llhttp(reader: AnswerReader) -> Any:
         parser: Any = httptools.HttpResponseParser(reader)
         # without it, a Content-Length in the trailers is an error; the reader refuses one in the head of a chunked response
         parser.set_dangerous_leniencies(lenient_chunked_length=True)
-        checked: _Parser = parser
-        return checked
+        return parser
 
     return llhttp, (Stop, httptools.HttpParserError, httptools.HttpParserUpgrade)
 
 
 _new_parser, _INVALID = _chosen()
-"""Return a parser that calls the methods of this reader; and the exceptions with which it refuses bytes or was stopped."""
+"""Return a parser that calls the methods ``on_...`` of this reader; and the exceptions that end its work."""
 
 
 class KnownHeads:
@@ -71,8 +64,6 @@ class KnownHeads:
     that it states, the parser is skipped. Some servers make each head unique, with a request's id: if a full cache was of
     no use, it is not used for the next responses, which ``resting`` counts down.
     """
-
-    __slots__ = ("_heads", "_used", "limit", "names", "resting")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -108,28 +99,6 @@ class AnswerReader:
     says why the response is refused (``too_large``: the body is longer than the limit); or more bytes are needed.
     ``reusable`` says whether another response may follow on the same connection.
     """
-
-    __slots__ = (
-        "_answer",
-        "_body",
-        "_framed",
-        "_headers",
-        "_interim",
-        "_interims",
-        "_known",
-        "_limit",
-        "_names",
-        "_overhead",
-        "_parser",
-        "_reading_body",
-        "_size",
-        "_status",
-        "_tunnel",
-        "fault",
-        "reusable",
-        "too_large",
-        "whole",
-    )
 
     def __init__(self, known: KnownHeads) -> None:
         self._known = known
@@ -229,7 +198,7 @@ class AnswerReader:
         self._status = status = self._parser.get_status_code()
         if status < FIRST_FINAL:
             if status < FIRST_STATUS or status == SWITCHING:
-                self._refuse(f"unexpected status {status}")
+                self.refuse(f"unexpected status {status}")
             self._interim = True
             return
         self._reading_body = True
@@ -244,7 +213,7 @@ class AnswerReader:
         headers = self._headers
         chunked = "transfer-encoding" in headers
         if (chunked or not self.reusable) and (fault := fault_of(self._parser.get_http_version(), headers)):
-            self._refuse(fault)
+            self.refuse(fault)
         if chunked or self._status in BODILESS:
             pass
         elif "content-length" not in headers:
@@ -273,10 +242,11 @@ class AnswerReader:
         else:
             self.whole = True
 
-    def _refuse(self, fault: str) -> NoReturn:
+    def refuse(self, fault: str) -> NoReturn:
+        """Refuse the response, and stop the parser."""
         self.fault = fault
         raise Stop
 
     def _refuse_length(self) -> NoReturn:
         self.too_large = True
-        self._refuse(f"the response body is longer than {self._limit} bytes")
+        self.refuse(f"the response body is longer than {self._limit} bytes")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from rbim._support.text import install_command
-from rbim.transports.asyncio.stop import Stop
 
 try:
     import h11
@@ -29,55 +28,49 @@ class H11Parser:
     def __init__(self, reader: Any) -> None:
         self._reader = reader
         self._connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_EVENT)
-        self._head: h11.Response | h11.InformationalResponse | None = None
+        self._head: Any = None
 
-    def feed_data(self, data: bytes | memoryview) -> None:
-        """Parse these bytes. Raises Stop if they are invalid, or the exception with which the reader stops the parser."""
-        connection = self._connection
+    def feed_data(self, data: bytes | memoryview) -> None:  # noqa: C901, PLR0912  # a branch for each kind of event
+        """Parse these bytes. Raises the exception with which the reader stops the parser, also if they are invalid."""
+        connection, reader = self._connection, self._reader
         if connection.our_state is h11.IDLE:
             for part in REQUEST:
                 connection.send(part)
         connection.receive_data(bytes(data))
         try:
             while (event := connection.next_event()) is not h11.NEED_DATA:
-                if self._ended_by(event):
+                if isinstance(event, h11.Data):
+                    reader.on_body(bytes(event.data))
+                elif isinstance(event, (h11.Response, h11.InformationalResponse)):
+                    self._head = event
+                    reader.on_message_begin()
+                    for name, value in event.headers:
+                        reader.on_header(name, value)
+                    reader.on_headers_complete()
+                    if isinstance(event, h11.InformationalResponse):
+                        reader.on_message_complete()
+                elif isinstance(event, h11.EndOfMessage):
+                    reader.on_message_complete()
+                    if connection.trailing_data[0]:
+                        reader.on_message_begin()
+                    if connection.our_state is h11.DONE:
+                        connection.start_next_cycle()
                     break
+                else:  # paused, or the connection was closed
+                    reader.refuse("the response is not valid HTTP/1.1")
         except h11.RemoteProtocolError as error:
-            raise Stop(str(error).partition(":")[0]) from None  # behind the colon it may quote the response
-
-    def _ended_by(self, event: object) -> bool:
-        """Pass an event on to the reader; return whether the response is complete."""
-        connection, reader = self._connection, self._reader
-        if isinstance(event, h11.Data):
-            reader.on_body(bytes(event.data))
-        elif isinstance(event, (h11.Response, h11.InformationalResponse)):
-            self._head = event
-            reader.on_message_begin()
-            for name, value in event.headers:
-                reader.on_header(name, value)
-            reader.on_headers_complete()
-            if isinstance(event, h11.InformationalResponse):
-                reader.on_message_complete()
-        elif isinstance(event, h11.EndOfMessage):
-            reader.on_message_complete()
-            if connection.trailing_data[0]:
-                raise Stop
-            if connection.our_state is h11.DONE:
-                connection.start_next_cycle()
-            return True
-        else:  # paused, or the connection was closed
-            raise Stop
-        return False
+            fault = str(error).partition(":")[0]  # behind the colon it may quote the response
+        else:
+            return
+        reader.refuse(f"the response is not valid HTTP/1.1: {fault}")
 
     def get_status_code(self) -> int:
         """Return the status of the current response."""
-        assert self._head is not None  # noqa: S101  # only asked for behind the head
-        return self._head.status_code
+        return int(self._head.status_code)
 
     def get_http_version(self) -> str:
         """Return the version of the current response."""
-        assert self._head is not None  # noqa: S101  # only asked for behind the head
-        return self._head.http_version.decode("ascii")
+        return str(self._head.http_version, "ascii")
 
     def should_keep_alive(self) -> bool:
         """Return whether the connection stays open: h11 leaves DONE at once where it must be closed."""

@@ -8,20 +8,20 @@ httptools (``python -m pip install "rbim[fast]"``) h11 is the parser, which http
 from __future__ import annotations
 
 import asyncio
-import base64
 import re
 import time
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
-from attrs import frozen
+from attrs import field, frozen
 
 from rbim.errors import AnswerTooLarge, InvalidRequest, NotSent, Unanswered
 from rbim.http import Response
-from rbim.transports._shared.base import BaseTransport, Options
+from rbim.transports._shared.base import NOT_OPEN, OTHER_LOOP, BaseTransport, Options
 from rbim.transports._shared.connecting import no_answer, no_connection, too_late
 from rbim.transports._shared.heads import HeadCache
-from rbim.transports._shared.link import MAX_TIMER, Link, Links, take
+from rbim.transports._shared.link import MAX_TIMER, DeadlinePassed, Link, Links, take
+from rbim.transports._shared.proxies import login_headers
 from rbim.transports._shared.redaction import redacted, sanitized
 from rbim.transports.asyncio.answer import AnswerReader, KnownHeads
 
@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Unpack
 
-    from rbim.errors import TransportError
     from rbim.http import Request
 
-__all__ = ["AsyncioTransport", "Broken", "Connection", "Idle", "Proxy", "RequestHead", "Route"]
+__all__ = ["AsyncioTransport", "Connection", "Idle", "RequestHead", "Route"]
 
 PORTS = {"http": 80, "https": 443}
 OWN_FRAMING = frozenset({"content-length", "transfer-encoding"})  # the transport sets these itself
@@ -43,59 +42,33 @@ FIELD = re.compile(r"[\t\x20-\x7e]*")
 PATH = re.compile(r"[\x21-\x7e]+")
 
 
-@frozen
-class Broken:
-    """The reason why there is no response.
-
-    ``reason`` is rbim's own text, ``error`` an exception from below (or None). ``late``: the deadline passed. ``limit``: the
-    body was longer than this many bytes.
-    """
-
-    reason: str = ""
-    error: Exception | None = None
-    late: bool = False
-    limit: int | None = None
-
-    def to_error(self, request: Request, *, new: bool) -> TransportError:
-        """Return the error to raise, without secrets of the request; ``new``: the connection was just opened."""
-        if self.limit is not None:
-            return AnswerTooLarge(self.reason, limit=self.limit)
-        if self.error is None:
-            return Unanswered(no_answer(request, self.reason, new=new))
-        cause = sanitized(self.error, request.secrets)
-        text = f"{self.reason}: {type(cause).__name__}: {redacted(str(cause), request.secrets)}"
-        failure = Unanswered(no_answer(request, text, new=new))
-        failure.__cause__ = cause
-        return failure
-
-
 class Connection(Link):
-    """One connection to one origin, idle or with one request in flight."""
+    """One connection to one origin, idle or with one request in flight.
 
-    __slots__ = ("_known", "_reader", "_tunnel", "_waiter")
+    The result of a request is its response, or why there is none: DeadlinePassed, AnswerTooLarge, or a ConnectionError,
+    whose cause is the exception from below, if there is one.
+    """
 
     def __init__(self, links: Links, idle: Idle, known: KnownHeads) -> None:
         super().__init__(links, idle)
         self._known = known
         self._reader = AnswerReader(known)
-        self._waiter: asyncio.Future[Response | Broken] | None = None
-        self._tunnel = False
+        self._waiter: asyncio.Future[Response | Exception] | None = None
 
     # Called by the transport.
 
-    def ask(self, message: bytes, deadline: float, *, tunnel: bool = False) -> asyncio.Future[Response | Broken]:
+    def ask(self, message: bytes, deadline: float, *, tunnel: bool = False) -> asyncio.Future[Response | Exception]:
         """Write one complete request and return the future of its response.
 
         ``deadline`` is a time of the monotonic clock. The frames of an exception from here contain ``message``.
         """
         self._reader.begin(tunnel=tunnel)
-        self._tunnel = tunnel
         self.expect(deadline)
         self._waiter = waiter = self._loop.create_future()
         self.open_transport.write(message)
         return waiter
 
-    def abandon(self, waiter: asyncio.Future[Response | Broken]) -> None:
+    def abandon(self, waiter: asyncio.Future[Response | Exception]) -> None:
         """Close the connection if it still works for this future, whose caller has stopped waiting."""
         if self._waiter is waiter:
             self._waiter = None
@@ -105,13 +78,6 @@ class Connection(Link):
         """Start TLS on the open connection. Raises ConnectionResetError if it is closed before the handshake ends."""
         await super().secure(context, host)
         self._reader = AnswerReader(self._known)  # the last one has read the response of a proxy
-
-    def fail(self, reason: str) -> None:
-        """Fail the current request with this reason, or close the connection if it is idle."""
-        if self._waiter is not None:
-            self._settle(Broken(reason))
-        else:
-            self.close()
 
     # Called by asyncio, and what ends an exchange.
 
@@ -126,13 +92,14 @@ class Connection(Link):
 
     def late(self) -> None:
         """Tell the caller that the deadline has passed."""
-        self._settle(Broken(late=True))
+        self._settle(DeadlinePassed())
 
-    def lost(self, error: Exception | None) -> None:
-        """Tell the caller that the connection was lost."""
-        if self._waiter is not None:
-            where = "within" if self._reader.begun else "before"
-            self._settle(Broken(f"the connection was lost {where} the response", error))
+    def lost(self, error: Exception | None, reason: str = "") -> None:
+        """Tell the caller that the connection was lost, or why it is closed."""
+        where = "within" if self._reader.begun else "before"
+        failure = ConnectionError(reason or f"the connection was lost {where} the response")
+        failure.__cause__ = error
+        self._settle(failure)
 
     def ended(self) -> None:
         """Conclude: the end of the server's data may be the end of the response."""
@@ -143,13 +110,14 @@ class Connection(Link):
         reader = self._reader
         if reader.whole:
             self._settle(reader.response(), reusable=reader.reusable)
+        elif reader.too_large:
+            self._settle(AnswerTooLarge(reader.fault, limit=self._known.limit))
         else:
-            self._settle(Broken(reader.fault, limit=self._known.limit if reader.too_large else None))
+            self._settle(ConnectionError(reader.fault))
 
-    def _settle(self, outcome: Response | Broken, *, reusable: bool = False) -> None:
-        """Set the result of the future; then put the connection on its stack, or close it."""
+    def _settle(self, outcome: Response | Exception, *, reusable: bool = False) -> None:
+        """Set the result of the future; then put the connection on its stack (but not a new tunnel), or close it."""
         waiter, self._waiter = self._waiter, None
-        tunnelled, self._tunnel = self._tunnel, False
         assert waiter is not None  # noqa: S101  # only a busy connection can be settled
         if waiter.done():  # cancelled
             reusable = False
@@ -157,7 +125,7 @@ class Connection(Link):
             waiter.set_result(outcome)
         if not reusable:
             self.abort()
-        elif self.rest() and not tunnelled:
+        elif self.rest() and self in self._links:
             self._idle[self] = None
 
 
@@ -176,43 +144,19 @@ def _address(url: str) -> tuple[str, str, int]:
     return parts.scheme, host, PORTS[parts.scheme] if parts.port is None else parts.port
 
 
-def _authority(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-class Proxy:
-    """An HTTP proxy, from the address of :func:`proxy_address`. Raises InvalidRequest for a proxy of another kind."""
-
-    def __init__(self, address: str) -> None:
-        if not address.startswith("http:"):
-            raise InvalidRequest(
-                "proxy: AsyncioTransport supports http:// proxies only: use HttpxTransport for other kinds", field="proxy"
-            )
-        _, self.host, self.port = _address(address)
-        self.url = f"http://{_authority(self.host, self.port)}"
-        """The address without user and password."""
-        parts = urlsplit(address)
-        user_info = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()
-        self._authorization = "" if parts.username is None else f"Basic {base64.b64encode(user_info).decode()}"
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers for the proxy: ``Proxy-Authorization``, if the address has a user."""
-        return {"Proxy-Authorization": self._authorization} if self._authorization else {}
-
-
-class RequestHead:
-    """The prepared bytes of requests that differ only in their body. The repr shows no value (they are signed)."""
-
-    __slots__ = ("_begin",)
-
-    def __init__(self, request: Request, prefix: str, fixed: dict[str, str]) -> None:
-        given = {name.lower() for name in request.headers}
-        own = {name: value for name, value in fixed.items() if name.lower() not in given}
-        lines = "".join(
-            f"{name}: {value}\r\n" for name, value in {**own, **request.headers}.items() if name.lower() not in OWN_FRAMING
+def _http_only(proxy: str | None) -> str | None:
+    if proxy is not None and not proxy.startswith("http:"):
+        raise InvalidRequest(
+            "proxy: AsyncioTransport supports http:// proxies only: use HttpxTransport for other kinds", field="proxy"
         )
-        self._begin = f"{request.method} {prefix}{request.target} HTTP/1.1\r\n{lines}Content-Length: ".encode("ascii")
+    return proxy
+
+
+@frozen
+class RequestHead:
+    """The prepared bytes of requests that differ only in their body. The repr does not show them: they are signed."""
+
+    _begin: bytes = field(repr=False)
 
     def message(self, body: bytes) -> bytes:
         """Return the bytes of a request: head and ``body``."""
@@ -220,26 +164,27 @@ class RequestHead:
 
 
 class Route:
-    """The route to one origin, with its idle connections.
+    """The route to one origin, with its idle connections; ``proxy`` is the address of an HTTP proxy, or None.
 
     Raises ValueError for an invalid origin.
     """
 
-    def __init__(self, origin: str, proxy: Proxy | None, uds: str | None) -> None:
+    def __init__(self, origin: str, proxy: str | None, uds: str | None) -> None:
         parts = urlsplit(origin)
-        scheme, self.host, self.port = _address(origin)
-        self.secure = scheme == "https"
+        scheme, self._host, self._port = _address(origin)
+        self._secure = scheme == "https"
         self.idle: Idle = {}
         self.proxy = proxy
+        self._to_proxy = {} if proxy is None else login_headers(proxy)
         self._uds = uds
-        authority = _authority(self.host, self.port)
-        host = authority.removesuffix(f":{PORTS[scheme]}") if self.port == PORTS[scheme] else authority
-        self._authority = authority
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self._authority = f"{host}:{self._port}"
+        host = host if self._port == PORTS[scheme] else self._authority
         self._fixed = {"Host": host}
         self._prefix = parts.path.rstrip("/")
-        if proxy is not None and not self.secure:
+        if proxy is not None and not self._secure:
             self._prefix = f"http://{host}{self._prefix}"
-            self._fixed |= proxy.headers
+            self._fixed |= self._to_proxy
         if "@" in parts.netloc or parts.query or parts.fragment or not PATH.fullmatch(f"{host}{self._prefix}"):
             raise ValueError("invalid origin: it must be ASCII without white space, user, query and fragment")
         self._heads: HeadCache[RequestHead] = HeadCache()
@@ -253,30 +198,34 @@ class Route:
             raise ValueError("the method or path must be ASCII without white space")
         if not all(TOKEN.fullmatch(name) and FIELD.fullmatch(value) for name, value in request.headers.items()):
             raise ValueError("header names and values must be printable ASCII")
-        return self._heads.keep(request, RequestHead(request, self._prefix, self._fixed))
+        given = {name.lower() for name in request.headers}
+        own = {name: value for name, value in self._fixed.items() if name.lower() not in given}
+        lines = "".join(
+            f"{name}: {value}\r\n" for name, value in {**own, **request.headers}.items() if name.lower() not in OWN_FRAMING
+        )
+        begin = f"{request.method} {self._prefix}{request.target} HTTP/1.1\r\n{lines}Content-Length: "
+        return self._heads.keep(request, RequestHead(begin.encode("ascii")))
 
     async def open(self, connection: Connection, deadline: float, context: Callable[[], ssl.SSLContext]) -> None:
         """Open a connection up to the origin. If this fails or is cancelled, the connection is closed."""
-        secure = context() if self.secure else None
-        proxy = self.proxy
-        await connection.connect(*((proxy.host, proxy.port) if proxy else (self.host, self.port)), self._uds)
+        secure = context() if self._secure else None
+        host, port = (self._host, self._port) if self.proxy is None else _address(self.proxy)[1:]
+        await connection.connect(host, port, self._uds)
         if secure is not None:
             try:
-                if proxy is not None:
-                    await self._tunnel(connection, proxy, deadline)
+                if self.proxy is not None:
+                    await self._tunnel(connection, deadline)
             except BaseException:
                 connection.abort()
                 raise
-            await connection.secure(secure, self.host)
+            await connection.secure(secure, self._host)
 
-    async def _tunnel(self, connection: Connection, proxy: Proxy, deadline: float) -> None:
-        lines = "".join(f"{name}: {value}\r\n" for name, value in {"Host": self._authority, **proxy.headers}.items())
+    async def _tunnel(self, connection: Connection, deadline: float) -> None:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in {"Host": self._authority, **self._to_proxy}.items())
         message = f"CONNECT {self._authority} HTTP/1.1\r\n{lines}\r\n".encode("ascii")
         outcome = await connection.ask(message, deadline, tunnel=True)
-        if isinstance(outcome, Broken):
-            raise ConnectionError(
-                f"the proxy opened no tunnel: {outcome.reason or 'no response in time'}"
-            ) from outcome.error
+        if isinstance(outcome, Exception):
+            raise ConnectionError(f"the proxy opened no tunnel: {outcome}") from outcome.__cause__
         if outcome.status not in SUCCESS or connection.closing:
             raise ConnectionError(f"the proxy opened no tunnel: HTTP {outcome.status}")
 
@@ -297,8 +246,7 @@ class AsyncioTransport(BaseTransport):
 
     def __init__(self, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        if self._proxy is not None:
-            Proxy(self._proxy)
+        _http_only(self._proxy)
         self._links: Links | None = None
         self._known = KnownHeads(self.answer_limit)
 
@@ -313,16 +261,13 @@ class AsyncioTransport(BaseTransport):
             await links.close()
 
     async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # enforced here
-        """Send one request and return its response; ``timeout`` is in seconds.
-
-        Raises NotSent, Unanswered or AnswerTooLarge.
-        """
+        """Send one request, as :meth:`BaseTransport.send` does."""
         now = time.monotonic()
         deadline = now + timeout
         try:
             links = self._links
             if links is None or asyncio.get_running_loop() is not links.loop:  # its connections share one buffer
-                raise self._not_open()
+                raise NotSent(NOT_OPEN if links is None else OTHER_LOOP)
             route = self._routes.get(request.origin) or self._new_route(request.origin)
             head = route.head(request)
         except ValueError as error:
@@ -346,20 +291,18 @@ class AsyncioTransport(BaseTransport):
             raise
         if isinstance(outcome, Response):
             return outcome
-        if outcome.late:
+        if isinstance(outcome, DeadlinePassed):
             raise Unanswered(f"no complete response within {timeout:g} s")
-        raise outcome.to_error(request, new=kept is None)
-
-    def _not_open(self) -> NotSent:
-        return NotSent(
-            "the transport is not open: use it inside 'async with'"
-            if self._links is None
-            else "the transport is open in another event loop: use one transport per event loop"
-        )
+        if isinstance(outcome, AnswerTooLarge):
+            raise outcome
+        text, cause = str(outcome), outcome.__cause__
+        if isinstance(cause, Exception):
+            cause = sanitized(cause, request.secrets)
+            text += f": {type(cause).__name__}: {redacted(str(cause), request.secrets)}"
+        raise Unanswered(no_answer(request, text, new=kept is None)) from cause
 
     def _new_route(self, origin: str) -> Route:
-        address = self._proxy_address(origin)
-        self._routes[origin] = route = Route(origin, None if address is None else Proxy(address), self._uds)
+        self._routes[origin] = route = Route(origin, _http_only(self._proxy_address(origin)), self._uds)
         return route
 
     async def _connect(  # the state of one attempt
@@ -375,10 +318,9 @@ class AsyncioTransport(BaseTransport):
             cause = sanitized(error, request.secrets)
             if self._links is None:
                 raise NotSent("cannot connect: the transport was closed") from cause
-            proxy = None if route.proxy is None else route.proxy.url
             if scope.expired():
-                raise NotSent(too_late(request, seconds, proxy=proxy, uds=self._uds)) from cause
-            raise NotSent(no_connection(request, error, proxy=proxy, uds=self._uds)) from cause
+                raise NotSent(too_late(request, seconds, proxy=route.proxy, uds=self._uds)) from cause
+            raise NotSent(no_connection(request, error, proxy=route.proxy, uds=self._uds)) from cause
         finally:
             links.opening.discard(scope)
         if connection.closing or self._links is None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from rbim.transports._shared.link import Link
-from rbim.transports.httpx_slots.slot import Late, Slot, Stale
+from rbim.transports._shared.link import DeadlinePassed, Link
+from rbim.transports.httpx_slots.slot import Slot, StaleConnection
 
 if TYPE_CHECKING:
     import asyncio
@@ -34,38 +34,29 @@ class AsyncioSlot(Link, Slot):
         """End the turn; return whether the slot can serve another request."""
         return not (self._arrived or self._filled or self._end) and self.complete and super().rest()
 
-    def fail(self, reason: str) -> None:
-        """End the turn for this reason, or close the connection if it is idle."""
-        if self.busy:
-            self._stop(self.core.ReadError(reason))
-        else:
-            self.close()
-
     # A network stream of httpcore.
 
-    async def connect_to(self, host: str, port: int, uds: str | None) -> None:
-        """Connect. Raises Late, or httpcore's ConnectError."""
+    async def connect_tcp(self, host: str, port: int, uds: str | None = None, **_: object) -> Self:
+        """Connect, but only once. Raises DeadlinePassed, StaleConnection, or httpcore's ConnectError."""
+        if self.transport is not None:
+            raise StaleConnection  # httpcore's pool has closed it
         with self.opening(OSError):
             await self.connect(host, port, uds)
         self.register()
+        return self
 
-    async def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,
-        server_hostname: str | None = None,
-        timeout: float | None = None,  # noqa: ARG002, ASYNC109  # httpcore's signature
-    ) -> Self:
-        """Start TLS. Raises Late, or httpcore's ConnectError."""
+    async def start_tls(self, ssl_context: ssl.SSLContext, server_hostname: str | None, timeout: object) -> Self:  # noqa: ARG002, ASYNC109  # httpcore's
+        """Start TLS. Raises DeadlinePassed, or httpcore's ConnectError."""
         self._arrived.clear()  # a proxy's bytes must not pass for those of the origin
         with self.opening(OSError):
             await self.secure(ssl_context, server_hostname)
         return self
 
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002, ASYNC109  # httpcore's signature
-        """Return the next bytes, or none at the end of the server's data. Raises httpcore's ReadError, Late or Stale."""
+    async def read(self, max_bytes: int, timeout: object = None) -> bytes:  # noqa: ARG002, ASYNC109  # httpcore's signature
+        """Return the next bytes; none at the end. Raises DeadlinePassed, StaleConnection, or httpcore's ReadError."""
         transport = self.transport
         if self.kept and self.stale:
-            raise Stale
+            raise StaleConnection
         if self._unwritten:
             message = self.message()
             self.expect(self._deadline)
@@ -110,13 +101,13 @@ class AsyncioSlot(Link, Slot):
 
     def late(self) -> None:
         """End the turn: its deadline has passed."""
-        self._stop(Late())
+        self._stop(DeadlinePassed())
 
-    def lost(self, error: Exception | None) -> None:
-        """End the turn: the connection was lost."""
-        self._end = end = self.core.ReadError(f"the connection was lost{f': {error}' if error else ''}")
+    def lost(self, error: Exception | None, reason: str = "the connection was lost") -> None:
+        """End the turn: the connection was lost, or is closed for this reason."""
+        end = self.core.ReadError(f"{reason}: {error}" if error else reason)
         end.__cause__ = error
-        self._wake()
+        self._stop(end)
 
     def ended(self) -> None:
         """Note the end of the server's data."""

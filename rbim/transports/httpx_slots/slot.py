@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
+
+from rbim.transports._shared.link import DeadlinePassed
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from types import ModuleType
 
-__all__ = ["Late", "Slot", "Stale", "end_of_response"]
+__all__ = ["Slot", "StaleConnection", "end_of_response"]
 
 BLANK = b"\r\n\r\n"
 LINE = b"\r\n"
+OF_A_PROXY = (b"CONNECT ", b"\x05", b"\x01")  # how handshakes begin: HTTP, SOCKS5, and its login
 STATUS = 9  # where the status begins in ``HTTP/1.1 200``
 
 
-class Late(Exception):
-    """The deadline has passed. Raised through httpcore."""
-
-
-class Stale(Exception):
+class StaleConnection(Exception):
     """The kept connection was closed, or has unread data, and nothing was written to it. Raised through httpcore."""
 
 
@@ -36,23 +35,18 @@ class Slot:
 
     def __init__(self, core: ModuleType) -> None:
         self.core = core
-        self.http: object = None
+        self.http: Any = None
         """The connection of httpcore, or a pool for this one connection."""
         self.failed: Exception | None = None
         """The error that prevented the connection: a proxy's pool of httpcore does not chain it."""
         self._unwritten: list[bytes] = []
-        self._named: str = ""
-        self._method = b" "
         self._deadline = 0.0
 
-    def begin_turn(self, method: str, deadline: float, *, kept: bool = False) -> None:
-        """Begin with a request of this method; it ends by ``deadline`` (monotonic clock)."""
+    def begin_turn(self, deadline: float, *, kept: bool = False) -> None:
+        """Begin with a request; it ends by ``deadline`` (monotonic clock)."""
         self.busy = True
         self.kept = kept
         """Whether the connection was used before, and nothing was written to it in this turn."""
-        if method != self._named:
-            self._named = method
-            self._method = method.encode("ascii", "replace") + b" "
         self._unwritten.clear()
         self._deadline = deadline
         self.read_bytes: list[bytes] = []
@@ -61,7 +55,7 @@ class Slot:
         self.complete = False
         """Whether the response was read to its end, and nothing came behind it."""
 
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109  # httpcore's signature
+    async def write(self, buffer: bytes, timeout: object = None) -> None:  # noqa: ARG002, ASYNC109  # httpcore's signature
         """Keep the bytes: httpcore writes head and body separately, and they leave together, before the next read."""
         self._unwritten.append(buffer)
 
@@ -69,7 +63,7 @@ class Slot:
         """Return the bytes to write now. If they are the request, reading starts anew: what came before was a proxy's."""
         message = self._unwritten[0] if len(self._unwritten) == 1 else b"".join(self._unwritten)
         self._unwritten.clear()
-        if message.startswith(self._method):
+        if message and not message.startswith(OF_A_PROXY):
             self.kept = False
             self.sent = True
             self.read_bytes.clear()
@@ -85,7 +79,7 @@ class Slot:
 
     @contextmanager
     def opening(self, *errors: type[Exception]) -> Generator[None]:
-        """Connect, or start TLS, in the block. Raises Late, or httpcore's ConnectError for one of ``errors``."""
+        """Connect, or start TLS, in the block. Raises DeadlinePassed, or httpcore's ConnectError for one of ``errors``."""
         try:
             with anyio.move_on_after(self._deadline - time.monotonic()) as scope:
                 yield
@@ -93,9 +87,9 @@ class Slot:
             if time.monotonic() < self._deadline:
                 self.failed = error
                 raise self.core.ConnectError(str(error)) from error
-            raise Late from error
+            raise DeadlinePassed from error
         if scope.cancelled_caught:
-            raise Late
+            raise DeadlinePassed
 
 
 def end_of_response(data: bytes, length: int, *, chunked: bool) -> int:

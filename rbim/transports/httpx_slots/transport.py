@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import anyio
+from attrs import define, field
 
 from rbim._support.event_loops import spawn
 from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
@@ -22,13 +23,13 @@ from rbim.http import answered
 from rbim.transports._shared.base import BaseTransport, Options
 from rbim.transports._shared.connecting import no_answer, no_connection, too_late
 from rbim.transports._shared.heads import HeadCache, HeaderNames, fault_of
-from rbim.transports._shared.link import Links, take
+from rbim.transports._shared.link import DeadlinePassed, Links, take
 from rbim.transports._shared.redaction import redacted, sanitized
 from rbim.transports.httpx_slots.asyncio_slot import AsyncioSlot
-from rbim.transports.httpx_slots.slot import Late, Stale
+from rbim.transports.httpx_slots.slot import StaleConnection
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Iterable
     from types import ModuleType
     from typing import Unpack
 
@@ -37,11 +38,12 @@ if TYPE_CHECKING:
 
     AnySlot = AsyncioSlot | TrioSlot
 
-__all__ = ["PARTS", "PLAIN", "Body", "HttpxSlots", "Route", "read_body"]
+__all__ = ["PARTS", "PLAIN", "Body", "CoreRoute", "HttpxSlots", "read_body"]
 
 PARTS = ("http11", "connection", "proxy", "socks")  # loggers of httpcore
 PERIOD = 1.0  # seconds between two sweeps, at most
 BODILESS = frozenset({204, 304})
+FRAMING = frozenset({"content-length", "transfer-encoding"})  # the caller's own, if a request has one
 READ_AHEAD = 256 * 1024  # bytes past the limit that may be read before the connection is closed; httpcore reads 64 KiB
 
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -114,122 +116,22 @@ class _Head:
     def __init__(self, request: Request, message: Any, url: Any) -> None:
         self.url = url
         given = {name.lower() for name in request.headers}
-        self.counted = bool(request.body) and "content-length" not in given and "content-length" in message.headers
+        self.counted = given.isdisjoint(FRAMING)
         """Whether the length of the body belongs behind the headers."""
         self.headers: list[tuple[bytes, bytes]] = [
-            (name, value) for name, value in message.headers.raw if not (self.counted and name.lower() == b"content-length")
+            each for each in message.headers.raw if each[0].lower() != b"content-length" or "content-length" in given
         ]
 
 
-class Route:
-    """The route to one origin, with its idle slots; ``proxy`` is a proxy of the library, or None.
+@define(eq=False)
+class CoreRoute:
+    """The route to an ``origin`` of httpcore, with its idle slots; ``proxy`` is a proxy of the library, or None."""
 
-    ``core`` is the library's httpcore. ``message`` makes a request of the library. Raises ValueError for an invalid origin.
-    """
-
-    def __init__(  # noqa: PLR0913  # all by keyword
-        self,
-        *,
-        url: Any,
-        core: ModuleType,
-        links: Links | None,
-        context: ssl.SSLContext,
-        proxy: Any,
-        uds: str | None,
-        message: Callable[[Request], Any],
-    ) -> None:
-        self._core = core
-        self._links = links
-        self._context = context
-        self._proxy = proxy
-        self._uds = uds
-        self._message = message
-        self._origin = self._url(url).origin
-        self._secure = self._origin.scheme == b"https"
-        if self._origin.scheme not in {b"http", b"https"} or not self._origin.host:
-            raise ValueError("invalid address: use http://host:port or https://host:port")
-        self._heads: HeadCache[_Head] = HeadCache()
-        self._names = HeaderNames()
-        self.idle: dict[Any, None] = {}
-
-    def new_slot(self) -> AnySlot:
-        """Return a slot that is not connected: :meth:`open` connects it."""
-        slot: AnySlot
-        if self._links is not None:
-            slot = AsyncioSlot(self._links, self.idle, self._core)
-        else:
-            from rbim.transports.httpx_slots.trio_slot import TrioSlot
-
-            slot = TrioSlot(self._core)
-        if self._proxy is None:
-            slot.http = self._core.AsyncHTTP11Connection(origin=self._origin, stream=slot)
-        else:
-            slot.http = self._pool(slot)
-        return slot
-
-    async def open(self, slot: AnySlot) -> None:
-        """Connect a slot; behind a proxy, httpcore does so itself. Raises Late, or httpcore's ConnectError."""
-        if self._proxy is None:
-            host = self._origin.host.decode("ascii")
-            await slot.connect_to(host, self._origin.port, self._uds)
-            if self._secure:
-                await slot.start_tls(self._context, host)
-
-    async def send(self, slot: AnySlot, request: Request, limit: int) -> Response:
-        """Send a request over a slot, and read its response, with a body of at most ``limit`` bytes.
-
-        Raises AnswerTooLarge, Late, Stale, and the exceptions of httpcore.
-        """
-        # No local holds the signed address: a traceback with locals must not show it.
-        http: Any = slot.http
-        answer = await http.handle_async_request(self._core_request(request))
-        body = await read_body(answer, limit)
-        headers = self._names.joined(answer.headers)
-        chunked, version = "transfer-encoding" in headers, answer.extensions["http_version"]
-        if (chunked or version != b"HTTP/1.1") and (fault := fault_of(version.decode("ascii")[len("HTTP/") :], headers)):
-            raise Unanswered(fault)
-        slot.complete = slot.ends_with(body, chunked=chunked and answer.status not in BODILESS)
-        return answered(answer.status, headers, body)
-
-    def _core_request(self, request: Request) -> Any:
-        head = self._heads.get(request, not request.body)
-        if head is None:
-            message = self._message(request)
-            head = self._heads.keep(request, _Head(request, message, self._url(message.url)), not request.body)
-        headers = [*head.headers, (b"Content-Length", b"%d" % len(request.body))] if head.counted else head.headers
-        return self._core.Request(request.method, head.url, headers=headers, content=Body(request.body))
-
-    def _url(self, url: Any) -> Any:
-        return self._core.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
-
-    def _pool(self, slot: AnySlot) -> Any:
-        """Return httpcore's pool for one connection through the proxy, made of this slot."""
-        core, proxy = self._core, self._proxy
-        options: dict[str, Any] = {
-            "proxy_url": self._url(proxy.url),
-            "proxy_auth": proxy.raw_auth,
-            "ssl_context": self._context,
-            "max_connections": 1,
-            "network_backend": _Dialer(slot),
-        }
-        if proxy.url.scheme.startswith("socks"):
-            return core.AsyncSOCKSProxy(**options)
-        return core.AsyncHTTPProxy(**options, proxy_headers=proxy.headers.raw, proxy_ssl_context=proxy.ssl_context)
-
-
-class _Dialer:
-    """The network backend of httpcore's pools: it connects the one slot of a pool, once."""
-
-    def __init__(self, slot: AnySlot) -> None:
-        self._slot: AnySlot | None = slot
-
-    async def connect_tcp(self, host: str, port: int, **_: object) -> AnySlot:
-        """Connect the slot to the proxy. Raises httpcore's ConnectError, Late, or Stale if the slot was connected before."""
-        slot, self._slot = self._slot, None
-        if slot is None:  # httpcore has looked itself, and closed it
-            raise Stale
-        await slot.connect_to(host, port, None)
-        return slot
+    origin: Any
+    context: ssl.SSLContext
+    proxy: Any
+    heads: HeadCache[_Head] = field(factory=HeadCache, init=False)
+    idle: dict[Any, None] = field(factory=dict[Any, None], init=False)
 
 
 C = TypeVar("C")
@@ -248,7 +150,8 @@ class HttpxSlots(BaseTransport, Generic[C]):
     def __init__(self, *, carrier: C | None = None, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self._carrier: Any = carrier
-        self._core: ModuleType | None = None
+        self._core: Any = None  # the library's httpcore, when the transport is open
+        self._names = HeaderNames()
         self._links: Links | None = None
         self._sweeping: anyio.CancelScope | None = None  # on trio, while there are idle slots
 
@@ -273,28 +176,32 @@ class HttpxSlots(BaseTransport, Generic[C]):
         if links is not None:
             await links.close()
 
-    async def _send(self, request: Request, seconds: float) -> Response:  # noqa: C901  # the whole turn, in order
+    async def _send(self, request: Request, seconds: float) -> Response:  # noqa: C901, PLR0912  # the whole turn, in order
         if self._carrier is not None:
             return await self._carried(self._carrier, request, seconds)
-        route: Route = self._routes.get(request.origin) or self._route_for(request)
+        route: CoreRoute = self._routes.get(request.origin) or self._route_for(request)
         now = time.monotonic()
         oldest = -1.0 if request.repeatable else now - self.keepalive_expiry
         while True:
             used: AnySlot | None = take(route.idle, oldest, look=False)  # the slot looks, when it writes
-            slot = used or route.new_slot()
-            slot.begin_turn(request.method, now + seconds, kept=used is not None)
+            slot = used or self._new_slot(route)
+            slot.begin_turn(now + seconds, kept=used is not None)
             try:
-                if used is None:
-                    await route.open(slot)
-                return await route.send(slot, request, self.answer_limit)
+                if used is None and route.proxy is None:  # behind a proxy, httpcore connects the slot itself
+                    host = route.origin.host.decode("ascii")
+                    await slot.connect_tcp(host, route.origin.port, self._uds)
+                    if route.origin.scheme == b"https":
+                        await slot.start_tls(route.context, host, None)
+                return await self._exchange(slot, route, request)
             except TransportError:
                 raise
-            except Stale:
+            except StaleConnection:
                 continue
-            except Late:
+            except DeadlinePassed:
                 pass
             except Exception as error:
-                raise self._failure(error, request, slot, new=used is None) from sanitized(error, request.secrets)
+                cause = error if slot.sent else slot.failed or error
+                raise self._failure(cause, request, sent=slot.sent, new=used is None) from sanitized(error, request.secrets)
             finally:
                 if self._users and slot.rest():
                     route.idle[slot] = None
@@ -307,15 +214,58 @@ class HttpxSlots(BaseTransport, Generic[C]):
                 raise Unanswered(f"no complete response within {seconds:g} s")
             raise NotSent(too_late(request, seconds, proxy=self._proxy_address(request.origin), uds=self._uds))
 
-    def _failure(self, error: Exception, request: Request, slot: AnySlot | None, *, new: bool = False) -> TransportError:
-        """Return the error to raise, without secrets. ``slot``: None for a carrier. ``new``: the connection was new."""
-        if slot is None:
-            sent, failed = not isinstance(error, tuple(getattr(self.library, name) for name in NOT_SENT)), None
+    def _new_slot(self, route: CoreRoute) -> AnySlot:
+        core, proxy = self._core, route.proxy
+        slot: AnySlot
+        if self._links is not None:
+            slot = AsyncioSlot(self._links, route.idle, core)
         else:
-            sent, failed = slot.sent, slot.failed
+            from rbim.transports.httpx_slots.trio_slot import TrioSlot
+
+            slot = TrioSlot(core)
+        if proxy is None:
+            slot.http = core.AsyncHTTP11Connection(origin=route.origin, stream=slot)
+            return slot
+        options: dict[str, Any] = {  # of httpcore's pool for one connection, made of this slot
+            "proxy_url": self._core_url(proxy.url),
+            "proxy_auth": proxy.raw_auth,
+            "ssl_context": route.context,
+            "max_connections": 1,
+            "network_backend": slot,
+        }
+        if proxy.url.scheme.startswith("socks"):
+            slot.http = core.AsyncSOCKSProxy(**options)
+        else:
+            options |= {"proxy_headers": proxy.headers.raw, "proxy_ssl_context": proxy.ssl_context}
+            slot.http = core.AsyncHTTPProxy(**options)
+        return slot
+
+    async def _exchange(self, slot: AnySlot, route: CoreRoute, request: Request) -> Response:
+        # No local holds the signed address: a traceback with locals must not show it.
+        answer = await slot.http.handle_async_request(self._core_request(route, request))
+        body = await read_body(answer, self.answer_limit)
+        headers = self._names.joined(answer.headers)
+        chunked, version = "transfer-encoding" in headers, answer.extensions["http_version"]
+        if (chunked or version != b"HTTP/1.1") and (fault := fault_of(version.decode("ascii")[len("HTTP/") :], headers)):
+            raise Unanswered(fault)
+        slot.complete = slot.ends_with(body, chunked=chunked and answer.status not in BODILESS)
+        return answered(answer.status, headers, body)
+
+    def _core_request(self, route: CoreRoute, request: Request) -> Any:
+        head = route.heads.get(request)
+        if head is None:
+            message = self._message(request)
+            head = route.heads.keep(request, _Head(request, message, self._core_url(message.url)))
+        headers = [*head.headers, (b"Content-Length", b"%d" % len(request.body))] if head.counted else head.headers
+        return self._core.Request(request.method, head.url, headers=headers, content=Body(request.body))
+
+    def _core_url(self, url: Any) -> Any:
+        return self._core.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+
+    def _failure(self, error: Exception, request: Request, *, sent: bool, new: bool = False) -> TransportError:
+        """Return the error to raise, without secrets of the request; ``new``: the connection was new."""
         if not sent:
-            proxy = self._proxy_address(request.origin)
-            return NotSent(no_connection(request, failed or error, proxy=proxy, uds=self._uds))
+            return NotSent(no_connection(request, error, proxy=self._proxy_address(request.origin), uds=self._uds))
         text, name = redacted(str(error), request.secrets), type(error).__name__
         return Unanswered(no_answer(request, f"{name}: {text}" if text else name, new=new))
 
@@ -336,21 +286,15 @@ class HttpxSlots(BaseTransport, Generic[C]):
         if self._sweeping is scope:
             self._sweeping = None
 
-    def _new_route(self, origin: str) -> Route:
-        assert self._core is not None  # noqa: S101  # open
+    def _new_route(self, origin: str) -> CoreRoute:
         address = self._proxy_address(origin)
         secure_proxy = address is not None and address.startswith("https:")
         context = self._secure_context() if secure_proxy or origin.startswith("https:") else PLAIN
         proxy = address and self.library.Proxy(address, ssl_context=context if secure_proxy else None)
-        self._routes[origin] = route = Route(
-            url=self.library.URL(origin),
-            core=self._core,
-            links=self._links,
-            context=context,
-            proxy=proxy,
-            uds=self._uds,
-            message=self._message,
-        )
+        to = self._core_url(self.library.URL(origin)).origin
+        if to.scheme not in {b"http", b"https"} or not to.host:
+            raise ValueError("invalid address: use http://host:port or https://host:port")
+        self._routes[origin] = route = CoreRoute(to, context, proxy)
         return route
 
     def _prepare(self, origins: Iterable[str], *, secure: bool) -> None:
@@ -382,9 +326,10 @@ class HttpxSlots(BaseTransport, Generic[C]):
             with anyio.move_on_after(seconds):
                 answer = await carrier.handle_async_request(self._message(request))
                 body = await read_body(answer, self.answer_limit)
-                return answered(answer.status_code, HeaderNames().joined(answer.headers.raw), body)
+                return answered(answer.status_code, self._names.joined(answer.headers.raw), body)
         except TransportError:
             raise
         except Exception as error:
-            raise self._failure(error, request, None) from sanitized(error, request.secrets)
+            sent = not isinstance(error, tuple(getattr(self.library, name) for name in NOT_SENT))
+            raise self._failure(error, request, sent=sent) from sanitized(error, request.secrets)
         raise Unanswered(f"no complete response within {seconds:g} s")

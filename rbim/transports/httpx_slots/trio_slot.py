@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import SocketAttribute
 
-from rbim.transports._shared.link import GRACE
+from rbim.transports._shared.link import GRACE, DeadlinePassed
 from rbim.transports._shared.network import readable
-from rbim.transports.httpx_slots.slot import Late, Slot, Stale
+from rbim.transports.httpx_slots.slot import Slot, StaleConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from socket import socket
     from types import ModuleType
-    from typing import ParamSpec, Self, TypeVar
+    from typing import Self, TypeVar
 
     from anyio.abc import ByteStream
 
-    P = ParamSpec("P")
     R = TypeVar("R")
 
 __all__ = ["SocketBytes", "TlsBytes", "TrioSlot"]
@@ -95,11 +94,11 @@ class TlsBytes:
             except ssl.SSLError:
                 return None
 
-    async def _done(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def _done(self, step: Callable[..., R], *args: object) -> R:
         """Return the result of a step of TLS, after the bytes that it needs have come and those it made have left."""
         while True:
             try:
-                result = step(*args, **kwargs)
+                result = step(*args)
             except ssl.SSLWantReadError:
                 await self._flush()
                 self._in.write(await self._below.receive(READ_SIZE))
@@ -152,21 +151,19 @@ class TrioSlot(Slot):
 
     # A network stream of httpcore.
 
-    async def connect_to(self, host: str, port: int, uds: str | None) -> None:
-        """Connect. Raises Late, or httpcore's ConnectError."""
+    async def connect_tcp(self, host: str, port: int, uds: str | None = None, **_: object) -> Self:
+        """Connect, but only once. Raises DeadlinePassed, StaleConnection, or httpcore's ConnectError."""
+        if self._socket is not None:
+            raise StaleConnection  # httpcore's pool has closed it
         with self.opening(OSError):
             stream = await (anyio.connect_tcp(host, port) if uds is None else anyio.connect_unix(uds))
             self._socket = stream.extra(SocketAttribute.raw_socket)  # noqa: S610  # anyio's, not Django's
             self._stream = SocketBytes(stream, self._socket)
             self._readable = readable(self._socket.fileno())
+        return self
 
-    async def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,
-        server_hostname: str | None = None,
-        timeout: float | None = None,  # noqa: ARG002, ASYNC109  # httpcore's signature
-    ) -> Self:
-        """Start TLS. Raises Late, or httpcore's ConnectError."""
+    async def start_tls(self, ssl_context: ssl.SSLContext, server_hostname: str | None, timeout: object) -> Self:  # noqa: ARG002, ASYNC109  # httpcore's
+        """Start TLS. Raises DeadlinePassed, or httpcore's ConnectError."""
         with self.opening(OSError):
             try:
                 self._stream = secure = TlsBytes(self._stream, ssl_context, server_hostname)
@@ -175,10 +172,10 @@ class TrioSlot(Slot):
                 raise ssl.SSLEOFError("the connection was closed in the TLS handshake") from error
         return self
 
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002, ASYNC109  # httpcore's signature
-        """Return the next bytes, or none at the end of the server's data. Raises httpcore's ReadError, Late or Stale."""
+    async def read(self, max_bytes: int, timeout: object = None) -> bytes:  # noqa: ARG002, ASYNC109  # httpcore's signature
+        """Return the next bytes; none at the end. Raises DeadlinePassed, StaleConnection, or httpcore's ReadError."""
         if self.kept and self.stale:
-            raise Stale
+            raise StaleConnection
         message = self.message()
         left = self._deadline - time.monotonic()
         data: bytes | None = None
@@ -197,7 +194,7 @@ class TrioSlot(Slot):
         if scope.cancelled_caught:
             data = self._stream.ready() or None  # trio may have looked at its clock before it looked at the socket
         if data is None or left < -GRACE:
-            raise Late
+            raise DeadlinePassed
         self.read_bytes.append(data)
         return data
 

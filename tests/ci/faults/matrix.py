@@ -17,10 +17,8 @@ from helpers.transports import TRANSPORTS
 from rbim import AsyncClient, AttemptEnded, Credentials, RbimError, Retry
 from rbim.operations import GroupOperation, Repeat, Success, operation
 from rbim.testing.conformance.case import environment
-from rbim.testing.conformance.errors import full_port
-from rbim.testing.conformance.server import RawServer, refusing_port
+from rbim.testing.conformance.server import Authority, RawServer, authority, full_port, refusing_port
 from rbim.testing.conformance.suite import Conformance
-from rbim.testing.conformance.tls import Authority, authority
 
 from .names import new_name, resolver
 from .rule import ALL, Told, told
@@ -263,7 +261,7 @@ class Matrix:
 
     async def transport(self, proxy):
         """Return an open transport: one for all, and one for each proxy."""
-        options = authority().trusted_by(self.subject) | {"answer_limit": LIMIT}
+        options = authority().trusted(bundle=self.subject.bundle) | {"answer_limit": LIMIT}
         if proxy is not None:
             options["proxy"] = proxy
         if proxy not in self._open:
