@@ -122,6 +122,11 @@ class Waiter:
         self.state = "new"  # the states are explained in rbim.client.admission
         self.wake: Callable[[], object] | None = None
 
+    def cancel(self) -> None:
+        """End the wait: the call then looks at its state and at the time."""
+        if self.wake is not None:
+            self.wake()
+
 
 LineKey = tuple[object, float, bool]
 
@@ -168,6 +173,9 @@ class Line:
             return self.earliest()
         number = self.last().number
         return -number, number
+
+
+RANKS = {EARLIEST: Line.earliest, NEWEST: Line.newest, OLDEST: Line.oldest}
 
 
 class _Heads:
@@ -222,11 +230,8 @@ class Lane:
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.lines: dict[LineKey, Line] = {}
-        self._heads = {
-            EARLIEST: _Heads(Line.earliest, self.lines),
-            NEWEST: _Heads(Line.newest, self.lines),
-            OLDEST: _Heads(Line.oldest, self.lines),
-        }
+        self._heads: dict[str, _Heads] = {}
+        """By order, from the first choice in this order on."""
         self._held: dict[object, list[Line]] = {}
         """By group: lines that only granted tokens keep from leaving."""
         self._aside: list[tuple[float, int, Line]] = []
@@ -240,8 +245,9 @@ class Lane:
     def push(self, line: Line) -> None:
         """Let a line be chosen, after a call has come to it: in the order NEWEST it has moved, in the others only if new."""
         if not line.aside:
-            for order in self._heads if len(line.waiters) == 1 else (NEWEST,):
-                self._heads[order].push(line)
+            for order, heads in self._heads.items():
+                if len(line.waiters) == 1 or order == NEWEST:
+                    heads.push(line)
 
     def _bring_back(self, line: Line) -> None:
         line.aside = False
@@ -256,7 +262,12 @@ class Lane:
             return None
         while self._aside and self._aside[0][0] <= soon:
             self._bring_back(heappop(self._aside)[2])
-        heads = self._heads[order]
+        heads = self._heads.get(order)
+        if heads is None:
+            heads = self._heads[order] = _Heads(RANKS[order], self.lines)
+            for each in self.lines.values():
+                if not each.aside:
+                    heads.push(each)
         while (line := heads.top()) is not None:
             ready = line.demand.own_ready_at(now)
             if ready <= soon:
@@ -275,7 +286,7 @@ class Lane:
     def due(self, order: str, now: float) -> float:
         """Return the earliest time at which a call may leave, after :meth:`best` has found none."""
         shared = self.kind.ready_at(now)
-        if self._heads[order]:
+        if self._heads.get(order, self.lines):
             return shared
         return max(self._aside[0][0], shared) if self._aside else inf
 
