@@ -110,7 +110,7 @@ class Call(Generic[R]):
         self.response: Response | None = None
 
     async def send(self) -> R:  # noqa: C901  # the life of a call, in order
-        """Run the operation and return its answer. Raises what :meth:`rbim.View.send` does, and RuntimeError the second time.
+        """Run the operation and return its answer. Raises what :meth:`rbim.View.send` does; RuntimeError the second time.
 
         A prepared request waits in the client's limits without a deadline. When the first attempt has its place and its
         tokens, and before it leaves, ``leaves`` is awaited, once; the deadline of the call begins then. If ``leaves``
