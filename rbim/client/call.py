@@ -197,9 +197,11 @@ class Call(Generic[R]):
                     return answer
             finally:
                 shared.admission.leave(self._op, self._started, answered=self.response is not None, asked=asked)
-            confirmed = self._confirmed(failure)
-            if confirmed is not None:
-                return confirmed
+            if any(made.outcome is Outcome.UNKNOWN for made in self._history[:-1]):
+                confirmed = shared.codec.confirmed(self._op, failure)
+                if confirmed is not None:
+                    self.confirmed = True
+                    return confirmed
             self._failure = failure
             if not await self._renewed(failure, signer):
                 await self._interruptible(0.0, shared.clock.sleep, self._pause_after(failure))
@@ -222,14 +224,6 @@ class Call(Generic[R]):
             # a request that was handed to the transport may have been sent, in part or whole
             raise self._client_closed(Outcome.UNKNOWN if self._handed_over else Outcome.NOT_SENT)
         raise self._deadline_exceeded(Outcome.UNKNOWN) if self._handed_over else self._not_admitted()
-
-    def _confirmed(self, failure: RbimError) -> R | None:
-        """Return the answer if the error means that an earlier attempt, of unknown outcome, has succeeded."""
-        if not any(made.outcome is Outcome.UNKNOWN for made in self._history[:-1]):
-            return None
-        answer = self._shared.codec.confirmed(self._op, failure)
-        self.confirmed = answer is not None
-        return answer
 
     async def _renewed(self, failure: RbimError, refused: Signer) -> bool:
         """Return whether the credentials were refused and there are other ones now; once in a call."""
