@@ -28,9 +28,7 @@ class SystemClock:
         """Return the current time in UTC."""
         return datetime.now(UTC)
 
-    def monotonic(self) -> float:
-        """Return ``time.monotonic()``."""
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
 
     async def sleep(self, seconds: float, /) -> None:
         """Wait for ``seconds`` of real time."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from math import inf
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from rbim.clock import SystemClock
 
@@ -57,13 +57,21 @@ def is_unshielded(function: object) -> bool:
     return getattr(function, "unshielded", False) is True
 
 
+class Cancellable(Protocol):
+    """A wait that ends when it is cancelled."""
+
+    def cancel(self) -> object:
+        """End the wait, soon."""
+        ...
+
+
 class Deadlines:
     """One timer for all ``scopes`` of one event ``loop``; it ``fires`` when the first of them is due, or earlier."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, again: float) -> None:
         self.loop = loop
         self.again = again
-        self.scopes: dict[_Scope, None] = {}  # entered and not yet left
+        self.scopes: dict[Cancellable, float] = {}  # what is entered and not yet left, with the time of its end
         self.fires = inf
         self._timer: asyncio.TimerHandle | None = None
 
@@ -78,32 +86,39 @@ class Deadlines:
             self._timer = None
             self.fires = inf
 
-    def expect(self, due: float) -> None:
-        """Set the timer so that it fires at ``due`` (``time.monotonic()``) or earlier."""
+    def add(self, scope: Cancellable, due: float) -> None:
+        """Let something be cancelled at ``due`` (``time.monotonic()``), until it is removed from ``scopes``."""
+        self.scopes[scope] = due
         if due < self.fires:
-            self.close()
-            self.fires = due
-            self._timer = self.loop.call_later(max(0.0, due - time.monotonic()), self._fire)
+            self._expect(due)
+
+    def _expect(self, due: float) -> None:
+        """Set the timer anew: it fires at ``due``."""
+        self.close()
+        self.fires = due
+        self._timer = self.loop.call_later(max(0.0, due - time.monotonic()), self._fire)
 
     def _fire(self) -> None:
         self.close()
         now, first = time.monotonic(), inf
-        for scope in self.scopes:
-            if scope.due <= now:
+        for scope, due in self.scopes.items():
+            if due <= now:
                 scope.cancel()
-            first = min(first, scope.due)
+            first = min(first, self.scopes[scope])
         # thousands of scopes that end one after the other: not all of them are walked through for each
-        self.expect(max(first, now + REST * len(self.scopes)))
+        due = max(first, now + REST * len(self.scopes))
+        if due < self.fires:
+            self._expect(due)
 
 
 class _Scope:
     """A scope that cancels its block on timeout or :meth:`cancel`; the task then continues after the block."""
 
-    __slots__ = ("_asked", "_before", "_deadlines", "_task", "cancelled_caught", "due")
+    __slots__ = ("_asked", "_before", "_deadlines", "_seconds", "_task", "cancelled_caught")
 
     def __init__(self, deadlines: Deadlines, seconds: float) -> None:
         self._deadlines = deadlines
-        self.due = seconds
+        self._seconds = seconds
         self._asked = 0
         self._task: asyncio.Task[object] | None = None
         self.cancelled_caught = False
@@ -113,8 +128,7 @@ class _Scope:
         if self._task is not None:
             self._asked += 1
             self._task.cancel()
-            self.due = time.monotonic() + self._deadlines.again
-            self._deadlines.expect(self.due)
+            self._deadlines.add(self, time.monotonic() + self._deadlines.again)
 
     def __enter__(self) -> Self:
         task, deadlines = asyncio.current_task(), self._deadlines
@@ -122,10 +136,7 @@ class _Scope:
             raise RuntimeError("a client or a receiver works only in the event loop in which it was entered")
         self._task = task
         self._before = task.cancelling()
-        self.due += time.monotonic()
-        deadlines.scopes[self] = None
-        if self.due < deadlines.fires:
-            deadlines.expect(self.due)
+        deadlines.add(self, time.monotonic() + self._seconds)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:

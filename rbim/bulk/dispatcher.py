@@ -45,7 +45,6 @@ from rbim.bulk.journal.journal import Ended
 from rbim.bulk.stop_rules import StopRules
 from rbim.bulk.work import ALL_DONE, AccountState, Chunk, FailureReason, RequestState, Settlement
 from rbim.client.client import in_background, prepare
-from rbim.client.congestion import Congestion
 from rbim.client.limits import Demands
 from rbim.errors import InvalidRequest, RbimError
 from rbim.queues import KeyedQueue
@@ -152,7 +151,7 @@ class Dispatcher:
         self._end_reason = ""  # set when the run is to end early
         self._error: Exception | None = None
         self._batch = _Batch()
-        self._leaving = Demands(settings.rates, Congestion())  # what leaves after its commit
+        self._leaving = Demands(settings.rates, {})  # what leaves after its commit
         self._recording = set[Chunk]()  # with an intent, recorded or in a batch, that have not left
         self._closed: dict[str, FailureReason] = {}  # why groups were closed
         self._unrecorded = 0  # outcomes that would be lost if the process were killed now

@@ -60,7 +60,7 @@ class Pace:
         self._adaptive = adaptive
         self._allowed = self._start()
         self._congestion = Congestion()
-        self._demands = Demands(limits.rates, self._congestion)
+        self._demands = Demands(limits.rates, self._congestion.flows)
         self._in_flight = 0  # with those that are reserved
         self._answered_at: float | None = None  # the last answer, or the first request after nothing was in flight
         self._losses = 0  # in a row

@@ -1,24 +1,25 @@
 """Admission: when a call may send its request. Rates, congestion and places in flight are decided together.
 
-A call that need not wait passes :meth:`Admission.take` or :meth:`Admission.enter_at_once`. The others wait in
-:meth:`Admission.enter` and are woken when they may leave. They take their tokens at that moment, when their task runs
-again, so that rates hold by the time of sending even if the event loop was blocked in between. A call that is cancelled
-leaves nothing behind.
+A call that need not wait passes :meth:`Admission.enter_at_once`. The others wait in :meth:`Admission.enter` and are woken
+when they may leave. They take their tokens at that moment, when their task runs again, so that rates hold by the time of
+sending even if the event loop was blocked in between. A call that is cancelled leaves nothing behind.
 
 States of a waiting call (``Waiter.state``):
 
 - ``waiting``: it stands in the queue and holds nothing.
 - ``granted``: it has a place, and its tokens are granted; its task has not run since. From here it sends, or gives
   everything back: if it was cancelled, or if it is too late now.
-- ``refused``: its answer cannot come in time any more; its task raises.
+- ``refused``: its answer cannot come in time any more, or the client is closed; its task raises.
 - ``left``: it sends.
 
-On asyncio with the system's clock, one timer fires when the next call may leave. Elsewhere (trio, emulated time) one of
-the waiting calls sleeps until then (``_sleeper``); if it leaves the queue, another one is woken to do so.
+On asyncio with the system's clock, one timer fires when the next call may leave, and another one at the next deadline.
+Elsewhere (trio, emulated time) each call waits in a scope until its deadline, and one of them sleeps until the next call may
+leave (``_sleeper``); if it leaves the queue, another one is woken to do so.
 """
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -29,15 +30,14 @@ from rbim.client.limits import LEAST, LEAST_MARGIN, NORMAL, RECENT, ROUNDING, SP
 from rbim.client.queue import Queue, Room, Waiter
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future, TimerHandle
+    from asyncio import Future, TimerHandle
     from collections.abc import Callable
-
-    from anyio import Event
 
     from rbim.client.limits import Kind, Limits, Rate, SharedBucket
     from rbim.clock import Clock
     from rbim.operations.base import Operation
     from rbim.postgres.shared_rate import SlotSource
+    from rbim.timeouts import Deadlines
 
 __all__ = ["Admission", "Refused"]
 
@@ -59,19 +59,15 @@ LEAST_SLEEP = 0.001
 
 
 class Refused(Exception):
-    """The limits do not let the request leave in time (``at``: this was known then); nothing was sent for it now."""
-
-    def __init__(self, at: float) -> None:
-        super().__init__(at)
-        self.at = at
+    """The limits do not let the request leave in time, or the client is closed; nothing was sent for it now."""
 
 
 class Admission:
     """Decides which call sends its request next."""
 
     def __init__(self, limits: Limits, clock: Clock) -> None:
-        self.loop: AbstractEventLoop | None = None
-        """The event loop of asyncio, if its timers may be used: the client sets it."""
+        self.deadlines: Deadlines | None = None
+        """The client's timer on asyncio, if it may be used: the client sets it."""
         self.places = limits.concurrency
         self.free = limits.concurrency
         """Places in flight that are not taken."""
@@ -83,7 +79,7 @@ class Admission:
         self._at_once = self._unlimited
         """Whether a free place is all that a call needs: no rates, no waiting calls, no congestion."""
         self._congestion = Congestion()
-        self._demands = Demands(limits.rates, self._congestion)
+        self._demands = Demands(limits.rates, self._congestion.flows)
         self._shared = self._demands.shared
         self._sources = [_source_of(bucket.rate) for bucket in self._shared]
         self._queue = Queue()
@@ -146,18 +142,14 @@ class Admission:
         self._grant(now)
         self._keep_watch()
 
-    def take(self) -> bool:
-        """Take a place if that is all that a call needs, and one is free; return whether it was taken."""
-        if self._at_once and self.free:
-            self.free -= 1
-            return True
-        return False
-
     def enter_at_once(self, op: Operation[Any], latest: float) -> float | None:
         """Take a place and tokens if the request may leave now, and return the time; None if it must wait."""
         if not self.free or self._queue.size:
             return None
         now = self._clock.monotonic()
+        if self._at_once:
+            self.free -= 1
+            return now
         if self._congestion.flows and self._congestion.sweep(now):
             self._demands.flows_changed()
         demand = self._demands.of(op, now)
@@ -191,15 +183,16 @@ class Admission:
         waiter = Waiter(demand, now=now, latest=latest, deadline=deadline, attempt=attempt, level=level)
         if self._is_hopeless(waiter, now) and not self._makes_way(waiter, now):
             self.refused += 1
-            raise Refused(now)
+            raise Refused
         self._add(waiter, now)
         try:
             if self._admitted(waiter, now):
                 self._waits_since = now  # what waits beside it, waits for its own group or operation
-            else:
+            while waiter.state != "left":
                 await self._wait(waiter, now)
-                while not self._admitted(waiter, now := self._clock.monotonic()):
-                    await self._wait(waiter, now)
+                now = self._clock.monotonic()
+                if not self._admitted(waiter, now) and now >= latest:
+                    raise Refused  # noqa: TRY301  # it is withdrawn below, as any other that ends here
         except BaseException:
             self._withdraw(waiter)
             raise
@@ -305,21 +298,22 @@ class Admission:
                 self._next_at = self._queue.due(now)
                 return
             self._queue.remove(waiter)
-            if now >= self._last_start(waiter, now):
-                self._refuse(waiter)
-                continue
             waiter.state = "granted"
             self.free -= 1
             for bucket in waiter.demand.buckets:
                 bucket.granted += 1
-            if waiter.wake is not None:
-                waiter.wake()
+            waiter.cancel()
 
     @staticmethod
     def _refuse(waiter: Waiter) -> None:
         waiter.state = "refused"
-        if waiter.wake is not None:
-            waiter.wake()
+        waiter.cancel()
+
+    def refuse_all(self) -> None:
+        """Refuse all waiting calls: the client is closed."""
+        for waiter in self._queue:
+            self._queue.remove(waiter)
+            self._refuse(waiter)
 
     def _admitted(self, waiter: Waiter, now: float) -> bool:
         """Return whether a waiting call leaves now; then it has its place and its tokens. Raises Refused."""
@@ -327,7 +321,7 @@ class Admission:
             self._grant(now)
             if waiter.state == "refused":
                 self.refused += 1
-                raise Refused(now)
+                raise Refused
             if waiter.state != "granted":
                 return False
             next_at = self._next_at
@@ -380,24 +374,30 @@ class Admission:
         self._next_at = -inf
 
     async def _wait(self, waiter: Waiter, now: float) -> None:
-        """Wait until the call is woken."""
-        if self.loop is not None:
-            future = self.loop.create_future()
+        """Wait until the call is woken, or until its deadline."""
+        if self.deadlines is not None:
+            future = self.deadlines.loop.create_future()
             waiter.wake = partial(_set_done, future)
             self._keep_watch()
-            await future
-        elif self.free and self._next_at < self._alarm:
-            self._sleeper, self._alarm = waiter, self._next_at
-            with self._clock.scope(inf) as scope:
-                waiter.wake = scope.cancel
-                await self._clock.sleep(max(LEAST_SLEEP, self._next_at - now))
+            self.deadlines.add(waiter, waiter.latest)
+            try:
+                await future
+            finally:
+                del self.deadlines.scopes[waiter]
+            if "anyio" not in sys.modules:
+                return
         else:
-            event: Event = late_anyio().Event()
-            waiter.wake = event.set
-            await event.wait()
-        if self._sleeper is waiter:
-            self._sleeper, self._alarm = None, inf
-        await late_anyio().lowlevel.checkpoint_if_cancelled()  # a call that is woken and cancelled at once does not leave
+            with self._clock.scope(waiter.latest - now) as scope:
+                waiter.wake = scope.cancel
+                if self.free and self._next_at < self._alarm:
+                    self._sleeper, self._alarm = waiter, self._next_at
+                    await self._clock.sleep(max(LEAST_SLEEP, self._next_at - now))
+                else:
+                    await late_anyio().sleep_forever()
+            if self._sleeper is waiter:
+                self._sleeper, self._alarm = None, inf
+        # a call that is woken and cancelled at once, by a scope of anyio, does not leave
+        await late_anyio().lowlevel.checkpoint_if_cancelled()
 
     def _keep_watch(self) -> None:
         """See to it that somebody looks at the queue when the next call may leave: the timer, or a call that sleeps."""
@@ -407,13 +407,12 @@ class Admission:
         elif self.free and self._next_at < self._alarm:
             self.end_watch()
             self._alarm = self._next_at
-            if self.loop is not None:
+            if self.deadlines is not None:
                 delay = max(LEAST_SLEEP, self._next_at - self._clock.monotonic())
-                self._timer = self.loop.call_later(delay, self._watched)
+                self._timer = self.deadlines.loop.call_later(delay, self._watched)
             else:
                 self._sleeper = self._queue.oldest
-                if self._sleeper.wake is not None:
-                    self._sleeper.wake()
+                self._sleeper.cancel()
 
     def end_watch(self) -> None:
         """Cancel the timer."""

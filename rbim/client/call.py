@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rbim.http import Request, Response, Signer
     from rbim.operations.base import Operation
 
-__all__ = ["Call", "Exchange", "Prepared"]
+__all__ = ["Call", "Exchange"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,9 +60,13 @@ class Exchange(Generic[R]):
 
 
 class Call(Generic[R]):
-    """A running call. A pause holds no place in the concurrency limiter; one deadline covers the whole call."""
+    """A call, which :meth:`send` runs, once; with ``leaves`` it is a prepared request (:meth:`rbim.View.prepare`).
+
+    A pause holds no place in the concurrency limiter; one deadline covers the whole call.
+    """
 
     __slots__ = (
+        "_answered",
         "_began",
         "_failure",
         "_handed_over",
@@ -90,28 +94,37 @@ class Call(Generic[R]):
         leaves: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._shared = shared
-        self._leaves = leaves  # awaited before the first attempt leaves; until then a patient call has no deadline
+        self._leaves = leaves  # awaited before the first attempt leaves; until then there is no deadline
         self._patient = leaves is not None
         self._settings = settings
         self._op = op
         self._path = ""
-        self._began = self._started = shared.clock.monotonic()
-        self._latest = self._began + settings.deadline if leaves is None else inf
+        self._number = 0  # from 1, when it begins
+        self._answered = False
         self._handed_over = False
         self._renewal = False
         self._history: list[Attempt] = []
         self._failure: RbimError | None = None
         self._waited = 0.0
-        shared.calls += 1
-        self._number = shared.calls
         self.confirmed = False
         self.response: Response | None = None
 
-    async def run(self) -> R:
-        """Run the operation and return its answer. Raises RbimError."""
+    async def send(self) -> R:  # noqa: C901  # the life of a call, in order
+        """Run the operation and return its answer. Raises what :meth:`rbim.View.send` does; RuntimeError the second time.
+
+        A prepared request waits in the client's limits without a deadline. When the first attempt has its place and its
+        tokens, and before it leaves, ``leaves`` is awaited, once; the deadline of the call begins then. If ``leaves``
+        raises, nothing is sent, place and tokens are given back, and the error is raised. What is raised because nothing was
+        to leave comes without a call of ``leaves``.
+        """
+        if self._number:
+            raise RuntimeError("a prepared request is sent once: prepare another one")
         shared = self._shared
+        shared.calls += 1
+        self._number = shared.calls
+        self._began = self._started = shared.clock.monotonic()
+        self._latest = inf if self._patient else self._began + self._settings.deadline
         failure: Exception | None = None
-        answered = False
         shared.running += 1
         try:
             if shared.observers is not None:
@@ -122,7 +135,7 @@ class Call(Generic[R]):
                 raise ClientClosed(f"the client {cause}")  # noqa: TRY301  # it is noted below, as any other error
             request = shared.codec.encode(self._op, self._settings.user_name)
             self._path = request.path
-            shared.budget.earn()
+            shared.budget.calls += 1
             answer = await self._attempts(request)
         except RbimError as error:
             failure = self._completed(error)
@@ -135,26 +148,22 @@ class Call(Generic[R]):
                 shared.admission.gave_up(self._began, self._started)
             raise
         else:
-            answered = True
+            self._answered = True
             return answer
         finally:
             shared.running -= 1
             if shared.all_ended is not None and not shared.running:
                 shared.all_ended.set()
             if shared.observers is not None:
-                self._notify_ended(shared.observers, failure, cancelled=failure is None and not answered)
+                self._notify_ended(shared.observers, failure, cancelled=failure is None and not self._answered)
 
     async def _attempts(self, request: Request) -> R:  # noqa: C901, PLR0912  # the whole way, in order
         """Admit, sign, send and decode, until an attempt is the last one. Raises RbimError."""
         shared = self._shared
         while True:
             asked: float | None = None
-            if shared.admission.take():
-                self._started = shared.clock.monotonic()
-            elif (now := shared.admission.enter_at_once(self._op, self._latest)) is not None:
-                self._started = now
-            else:
-                await self._interruptible(0.0, self._wait_for_admission)
+            now = shared.admission.enter_at_once(self._op, self._latest)
+            self._started = await self._wait_for_admission() if now is None else now
             try:
                 signer = shared.signer
                 signed = signer.sign(request)
@@ -188,9 +197,11 @@ class Call(Generic[R]):
                     return answer
             finally:
                 shared.admission.leave(self._op, self._started, answered=self.response is not None, asked=asked)
-            confirmed = self._confirmed(failure)
-            if confirmed is not None:
-                return confirmed
+            if any(made.outcome is Outcome.UNKNOWN for made in self._history[:-1]):
+                confirmed = shared.codec.confirmed(self._op, failure)
+                if confirmed is not None:
+                    self.confirmed = True
+                    return confirmed
             self._failure = failure
             if not await self._renewed(failure, signer):
                 await self._interruptible(0.0, shared.clock.sleep, self._pause_after(failure))
@@ -213,14 +224,6 @@ class Call(Generic[R]):
             # a request that was handed to the transport may have been sent, in part or whole
             raise self._client_closed(Outcome.UNKNOWN if self._handed_over else Outcome.NOT_SENT)
         raise self._deadline_exceeded(Outcome.UNKNOWN) if self._handed_over else self._not_admitted()
-
-    def _confirmed(self, failure: RbimError) -> R | None:
-        """Return the answer if the error means that an earlier attempt, of unknown outcome, has succeeded."""
-        if not any(made.outcome is Outcome.UNKNOWN for made in self._history[:-1]):
-            return None
-        answer = self._shared.codec.confirmed(self._op, failure)
-        self.confirmed = answer is not None
-        return answer
 
     async def _renewed(self, failure: RbimError, refused: Signer) -> bool:
         """Return whether the credentials were refused and there are other ones now; once in a call."""
@@ -254,12 +257,12 @@ class Call(Generic[R]):
             raise failure
         return pause
 
-    async def _wait_for_admission(self) -> None:
-        """Wait until the client's limits let the request leave."""
+    async def _wait_for_admission(self) -> float:
+        """Wait until the client's limits let the request leave; return the time."""
         shared, settings = self._shared, self._settings
-        start = end = shared.clock.monotonic()
+        start, end = shared.clock.monotonic(), None
         try:
-            end = self._started = await shared.admission.enter(
+            end = await shared.admission.enter(
                 self._op,
                 latest=self._latest,
                 deadline=settings.deadline if self._leaves is None else inf,
@@ -267,14 +270,14 @@ class Call(Generic[R]):
                 level=settings.level,
                 now=start,
             )
-        except Refused as refused:
-            end = refused.at
+        except Refused:
+            if shared.state != "open":
+                raise self._client_closed(Outcome.NOT_SENT) from None
             raise self._not_admitted() from self._failure
-        except BaseException:  # only a call that waits can be cancelled
-            end = shared.clock.monotonic()
-            raise
+        else:
+            return end
         finally:
-            self._waited += end - start  # exactly 0 if it did not wait
+            self._waited += (shared.clock.monotonic() if end is None else end) - start  # exactly 0 if it did not wait
 
     async def _leave(self, leaves: Callable[[], Awaitable[object]]) -> None:
         """Let the sender record the first attempt, which has its place and tokens; then begin its deadline.
@@ -379,8 +382,9 @@ class Call(Generic[R]):
 
     @property
     def may_have_acted(self) -> bool:
-        """Whether the platform may have acted on one of the attempts, as far as it is known now."""
-        return self._handed_over or any(made.outcome in {None, Outcome.UNKNOWN} for made in self._history)
+        """Whether the platform may have acted on the request, as far as it is known now."""
+        unknown = any(made.outcome in {None, Outcome.UNKNOWN} for made in self._history)
+        return self._answered or self._handed_over or unknown
 
     @property
     def _operation(self) -> str:
@@ -412,42 +416,6 @@ class Call(Generic[R]):
             waited=self._waited,
             confirmed_by_repeat=self.confirmed,
         )
-
-
-class Prepared(Generic[R]):
-    """A request that is sent once, by :meth:`send`; :meth:`rbim.View.prepare` makes it."""
-
-    __slots__ = ("_answered", "_call", "_leaves", "_op", "_settings", "_shared")
-
-    def __init__(
-        self, shared: SharedState, settings: CallSettings, op: Operation[R], leaves: Callable[[], Awaitable[object]]
-    ) -> None:
-        self._shared = shared
-        self._settings = settings
-        self._op = op
-        self._leaves = leaves
-        self._call: Call[R] | None = None
-        self._answered = False
-
-    @property
-    def may_have_acted(self) -> bool:
-        """Whether the platform may have acted on the request, as far as it is known now."""
-        return self._answered or (self._call is not None and self._call.may_have_acted)
-
-    async def send(self) -> R:
-        """Wait for the request's turn, send it, and return its answer. Call it once.
-
-        It waits in the client's limits without a deadline. When the first attempt has its place and its tokens, and before
-        it leaves, ``leaves`` is awaited, once; the deadline of the call begins then. If ``leaves`` raises,
-        nothing is sent, place and tokens are given back, and the error is raised. Raises what :meth:`rbim.View.send`
-        raises, without ``leaves`` if nothing was to leave; RuntimeError for a second time.
-        """
-        if self._call is not None:
-            raise RuntimeError("a prepared request is sent once: prepare another one")
-        self._call = Call(self._shared, self._settings, self._op, leaves=self._leaves)
-        answer = await self._call.run()
-        self._answered = True
-        return answer
 
 
 def _redacted(response: Response, secrets: tuple[str, ...]) -> Response:

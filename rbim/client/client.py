@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar, ca
 from attrs import evolve
 
 from rbim import __version__
-from rbim.client.call import Call, Exchange, Prepared
+from rbim.client.call import Call, Exchange
 from rbim.client.limits import Limits
 from rbim.client.retry import Retry
 from rbim.client.shared import CallSettings, SharedState
@@ -153,14 +153,14 @@ class View:
         Raises InvalidRequest (before anything is sent), TransportError, ProtocolError, ApiError, DeadlineExceeded or
         ClientClosed; the error's ``outcome`` shows whether the platform may have acted.
         """
-        return await Call(self._shared, self._settings, operation).run()
+        return await Call(self._shared, self._settings, operation).send()
 
     async def exchange(self, operation: Operation[R], /) -> Exchange[R]:
         """Run one operation and return its answer with the raw response, the attempts and the timings."""
         call = Call(self._shared, self._settings, operation)
-        return call.exchange(await call.run())
+        return call.exchange(await call.send())
 
-    def prepare(self, operation: Operation[R], leaves: Callable[[], Awaitable[object]], /) -> Prepared[R]:
+    def prepare(self, operation: Operation[R], leaves: Callable[[], Awaitable[object]], /) -> PreparedRequest[R]:
         """Prepare a request: ``await prepared.send()`` waits for its turn without a deadline, and sends it.
 
         For senders that keep a journal of their own. ``leaves`` is awaited once, when the request has its place and its
@@ -168,7 +168,7 @@ class View:
         long, let it raise, and prepare the request again. What raises before, such as InvalidRequest or ClientClosed, comes
         without a call of ``leaves``.
         """
-        return Prepared(self._shared, self._settings, operation, leaves)
+        return Call(self._shared, self._settings, operation, leaves)
 
     def acting_as(self, user_name: str | None) -> View:
         """Return a view whose operations act as ``user_name``, unless they name an account themselves."""
@@ -339,7 +339,7 @@ class AsyncClient(View):
             raise
         self._deadlines = deadlines_of(self._shared.clock, again=AGAIN)
         if self._deadlines is not None:
-            self._shared.scope, self._shared.admission.loop = self._deadlines.scope, self._deadlines.loop
+            self._shared.scope, self._shared.admission.deadlines = self._deadlines.scope, self._deadlines
         # declared by its own class: a subclass or a wrapper may wait outside of the transport's timers
         if vars(type(self._shared.transport)).get("keeps_timeouts"):
             self._shared.backstop = LATE_BACKSTOP
@@ -407,6 +407,7 @@ def _shield(deadlines: Deadlines | None) -> AbstractContextManager[object]:
 
 async def _end(shared: SharedState, *error: Any) -> None:
     """End the running calls, and leave the transport with this exception; other clients may still use it."""
+    shared.admission.refuse_all()
     for scope in tuple(shared.scopes):
         scope.cancel()
     if shared.unscoped is not None:
@@ -490,7 +491,7 @@ def _transport_of(given: Transport | str | None) -> Transport:
 
 
 class PreparedRequest(Protocol[R_co]):
-    """A request that is sent once; :class:`~rbim.client.call.Prepared` is one."""
+    """A request that is sent once; :class:`~rbim.client.call.Call` is one."""
 
     @property
     def may_have_acted(self) -> bool:

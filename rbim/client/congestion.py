@@ -279,7 +279,7 @@ class Congestion:
         if sent_at < flow.valid_from or not flow.answered(narrow if shared else None, now, asked):
             return over
         hot = flow.hot()
-        self.flows |= {each: Flow(now, each) for each in hot}
+        self.flows.update({each: Flow(now, each) for each in hot})
         flow.end_window(now)
         return bool(over or hot or flow.valid_from > now)
 
@@ -287,6 +287,8 @@ class Congestion:
         """Forget the flows that are over, once in a window; return whether there were any."""
         if now < self._sweep_at:
             return False
-        before, self._sweep_at = len(self.flows), now + WINDOW
-        self.flows = {scope: flow for scope, flow in self.flows.items() if not flow.is_over(now)}
-        return len(self.flows) < before
+        self._sweep_at = now + WINDOW
+        over = [scope for scope, flow in self.flows.items() if flow.is_over(now)]
+        for scope in over:
+            del self.flows[scope]
+        return bool(over)

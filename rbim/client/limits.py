@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Mapping
 from math import ceil, inf
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from attrs import Factory, field, frozen
 
@@ -32,7 +32,6 @@ __all__ = [
     "Buckets",
     "Demand",
     "Demands",
-    "Flows",
     "Kind",
     "Limits",
     "Rate",
@@ -435,21 +434,12 @@ class Demand:
             bucket.give_back()
 
 
-class Flows(Protocol):
-    """The flows of a client, by their scopes; :class:`~rbim.client.congestion.Congestion` has them."""
-
-    @property
-    def flows(self) -> Mapping[object, Bucket]:
-        """The buckets of what is throttled."""
-        ...
-
-
 class Demands:
-    """Finds the demand of an operation: the rates that count it, and the flows that it belongs to."""
+    """Finds the demand of an operation: the rates that count it, and the ``flows`` that it belongs to, by their scopes."""
 
-    def __init__(self, rates: tuple[Rate, ...], congestion: Flows) -> None:
+    def __init__(self, rates: tuple[Rate, ...], flows: Mapping[object, Bucket]) -> None:
         self._rates = tuple((rate, Buckets(rate)) for rate in rates)
-        self._flows = congestion
+        self._flows = flows
         self._kinds: dict[type[Operation[Any]], Kind] = {}
         made = [buckets.of(rate, 0.0) for rate, buckets in self._rates if rate.shared is not None]
         self.shared = tuple(bucket for bucket in made if isinstance(bucket, SharedBucket))
@@ -469,7 +459,7 @@ class Demands:
         if group is None:
             return Demand(kind, group, ())
         own: tuple[Bucket, ...] = tuple(buckets.of(group, now) for buckets in kind.per_group)
-        if self._flows.flows and (flow := self._flows.flows.get((kind.narrow, group))) is not None:
+        if self._flows and (flow := self._flows.get((kind.narrow, group))) is not None:
             own = (*own, flow)
         return Demand(kind, group, own)
 
@@ -489,5 +479,5 @@ class Demands:
             self._add_flow(kind)
 
     def _add_flow(self, kind: Kind) -> None:
-        flow = self._flows.flows.get(kind.wide)
+        flow = self._flows.get(kind.wide)
         kind.shared = kind.rates if flow is None else (*kind.rates, flow)

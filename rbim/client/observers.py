@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partialmethod
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -171,22 +172,7 @@ def _line(ended: AttemptEnded | CallEnded, made: Attempt | None, number: int, el
 class Observers(Notifier):
     """Notifies the observers of a client. It exists only if there are some: other clients do not import this module."""
 
-    def call_started(self, **fields: Any) -> None:
-        """Call the observers with a CallStarted of these fields."""
-        if observers := self.wanting(CallStarted):
-            self.publish(observers, CallStarted(**fields))
-
-    def attempt_started(self, **fields: Any) -> None:
-        """Call the observers with an AttemptStarted of these fields."""
-        if observers := self.wanting(AttemptStarted):
-            self.publish(observers, AttemptStarted(**fields))
-
-    def attempt_ended(self, **fields: Any) -> None:
-        """Call the observers with an AttemptEnded of these fields."""
-        if observers := self.wanting(AttemptEnded):
-            self.publish(observers, AttemptEnded(**fields))
-
-    def call_ended(self, **fields: Any) -> None:
-        """Call the observers with a CallEnded of these fields."""
-        if observers := self.wanting(CallEnded):
-            self.publish(observers, CallEnded(**fields))
+    call_started = partialmethod(Notifier.notify, CallStarted)
+    attempt_started = partialmethod(Notifier.notify, AttemptStarted)
+    attempt_ended = partialmethod(Notifier.notify, AttemptEnded)
+    call_ended = partialmethod(Notifier.notify, CallEnded)

@@ -41,6 +41,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import islice
@@ -50,11 +51,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from rbim.client.limits import LOW, NORMAL, ROUNDING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sized
+    from collections.abc import Iterator, Sized
 
     from rbim.client.limits import Demand, Kind
 
-__all__ = ["EARLIEST", "NEWEST", "OLDEST", "Lane", "Line", "Queue", "Room", "Waiter"]
+__all__ = ["EARLIEST", "Queue", "Room", "Waiter"]
 
 PATIENCE = 60.0
 """Seconds that a call waits at most until it has turns before calls with nearer deadlines."""
@@ -80,9 +81,6 @@ FADE = 0.9
 FRESH = 0.95
 """Share of its deadline that a call has left when it waits for the first time, at least."""
 
-
-EARLIEST, NEWEST, OLDEST = "earliest", "newest", "oldest"
-"""The orders of lines: by the deadline of their first call, by their last call, by their first call."""
 
 COMPACT = 64
 """Entries of calls that are gone, which a heap may have at least."""
@@ -122,8 +120,15 @@ class Waiter:
         self.state = "new"  # the states are explained in rbim.client.admission
         self.wake: Callable[[], object] | None = None
 
+    def cancel(self) -> None:
+        """End the wait: the call then looks at its state and at the time."""
+        if self.wake is not None:
+            self.wake()
+
 
 LineKey = tuple[object, float, bool]
+Rank = tuple[float, int]
+Order = Callable[["Line"], Rank]
 
 
 class Line:
@@ -149,20 +154,20 @@ class Line:
         """Return the call that came last."""
         return next(reversed(self.waiters))
 
-    def next(self, order: str) -> Waiter:
+    def next(self, order: Order) -> Waiter:
         """Return the call that leaves next in an order."""
-        return self.last() if order == NEWEST and self.key[1] < inf else self.first()
+        return self.last() if order is NEWEST and self.key[1] < inf else self.first()
 
-    def earliest(self) -> tuple[float, int]:
+    def earliest(self) -> Rank:
         """Return the rank of the line in the order EARLIEST."""
         first = self.first()
         return first.latest, first.number
 
-    def oldest(self) -> tuple[float, int]:
+    def oldest(self) -> Rank:
         """Return the rank of the line in the order OLDEST."""
         return 0.0, self.first().number
 
-    def newest(self) -> tuple[float, int]:
+    def newest(self) -> Rank:
         """Return the rank of the line in the order NEWEST; calls without a deadline do not give up, and keep their order."""
         if self.key[1] == inf:
             return self.earliest()
@@ -170,14 +175,18 @@ class Line:
         return -number, number
 
 
+EARLIEST, NEWEST, OLDEST = Line.earliest, Line.newest, Line.oldest
+"""The orders of lines: by the deadline of their first call, by their last call, by their first call."""
+
+
 class _Heads:
     """Lines by the rank of the call that would leave first: a heap whose ranks are checked when they come to the top."""
 
-    def __init__(self, rank: Callable[[Line], tuple[float, int]], lines: Sized) -> None:
-        self._rank = rank
+    def __init__(self, order: Order, lines: Sized) -> None:
+        self._rank = order
         self._lines = lines
-        self._heap: list[tuple[tuple[float, int], Line]] = []
-        self._listed: dict[Line, tuple[float, int]] = {}
+        self._heap: list[tuple[Rank, Line]] = []
+        self._listed: dict[Line, Rank] = {}
 
     def __bool__(self) -> bool:
         return bool(self._listed)
@@ -194,8 +203,8 @@ class _Heads:
             self._heap = [(rank, line) for line, rank in self._listed.items()]
             heapify(self._heap)
 
-    def top(self) -> Line | None:
-        """Return the best line, or None if there is none."""
+    def top(self) -> tuple[Rank, Line] | None:
+        """Return the best line with its rank, or None if there is none."""
         while self._heap:
             rank, line = self._heap[0]
             if self._listed.get(line) != rank:  # it was raised, or popped
@@ -207,7 +216,7 @@ class _Heads:
                 self._listed[line] = now_ranked
                 heappush(self._heap, (now_ranked, line))
             else:
-                return line
+                return rank, line
         return None
 
     def pop(self, line: Line) -> None:
@@ -222,11 +231,8 @@ class Lane:
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.lines: dict[LineKey, Line] = {}
-        self._heads = {
-            EARLIEST: _Heads(Line.earliest, self.lines),
-            NEWEST: _Heads(Line.newest, self.lines),
-            OLDEST: _Heads(Line.oldest, self.lines),
-        }
+        self._heads: dict[Order, _Heads] = {}
+        """By order, from the first choice in this order on."""
         self._held: dict[object, list[Line]] = {}
         """By group: lines that only granted tokens keep from leaving."""
         self._aside: list[tuple[float, int, Line]] = []
@@ -240,8 +246,9 @@ class Lane:
     def push(self, line: Line) -> None:
         """Let a line be chosen, after a call has come to it: in the order NEWEST it has moved, in the others only if new."""
         if not line.aside:
-            for order in self._heads if len(line.waiters) == 1 else (NEWEST,):
-                self._heads[order].push(line)
+            for order, heads in self._heads.items():
+                if len(line.waiters) == 1 or order is NEWEST:
+                    heads.push(line)
 
     def _bring_back(self, line: Line) -> None:
         line.aside = False
@@ -249,18 +256,24 @@ class Lane:
             for heads in self._heads.values():
                 heads.push(line)
 
-    def best(self, order: str, now: float) -> Line | None:
-        """Return the line whose call leaves first, if one may leave now."""
+    def best(self, order: Order, now: float) -> tuple[Rank, Line] | None:
+        """Return the line whose call leaves first, with its rank, if one may leave now."""
         soon = now + ROUNDING
         if self.kind.ready_at(now) > soon:
             return None
         while self._aside and self._aside[0][0] <= soon:
             self._bring_back(heappop(self._aside)[2])
-        heads = self._heads[order]
-        while (line := heads.top()) is not None:
+        heads = self._heads.get(order)
+        if heads is None:
+            heads = self._heads[order] = _Heads(order, self.lines)
+            for each in self.lines.values():
+                if not each.aside:
+                    heads.push(each)
+        while (best := heads.top()) is not None:
+            line = best[1]
             ready = line.demand.own_ready_at(now)
             if ready <= soon:
-                return line
+                return best
             heads.pop(line)
             self._put_aside(line, ready, now)
         return None
@@ -272,10 +285,10 @@ class Lane:
             self._bring_back(line)
         return bool(held)
 
-    def due(self, order: str, now: float) -> float:
+    def due(self, order: Order, now: float) -> float:
         """Return the earliest time at which a call may leave, after :meth:`best` has found none."""
         shared = self.kind.ready_at(now)
-        if self._heads[order]:
+        if self._heads.get(order, self.lines):
             return shared
         return max(self._aside[0][0], shared) if self._aside else inf
 
@@ -311,7 +324,7 @@ def _with_deadline(ranks: list[float]) -> int:
 
 
 class _Level:
-    """The waiting calls of one priority, the ``number`` of the level; the calls of lower numbers go first."""
+    """The waiting calls of one priority, the ``number`` of the level; :class:`Queue` says what its methods do."""
 
     def __init__(self, number: int) -> None:
         self._level = number
@@ -329,19 +342,16 @@ class _Level:
 
     @property
     def oldest(self) -> Waiter:
-        """The call that has waited longest."""
         return next(iter(self._waiters))
 
     @property
     def with_deadline(self) -> int:
-        """The number of waiting calls that have a deadline."""
         return _with_deadline(self._ranks)
 
     def __iter__(self) -> Iterator[Waiter]:
         return iter(self._waiters)
 
     def add(self, waiter: Waiter) -> None:
-        """Let a call wait."""
         demand = waiter.demand
         key = (demand.group, waiter.deadline, waiter.latest - waiter.since < FRESH * waiter.deadline)
         self._number += 1
@@ -361,7 +371,6 @@ class _Level:
         lane.push(line)
 
     def remove(self, waiter: Waiter) -> None:
-        """Let a call wait no longer."""
         line = waiter.line
         assert line is not None  # noqa: S101  # it was added
         waiter.line = None
@@ -381,10 +390,7 @@ class _Level:
             self._newest_until = -inf
 
     def last_of_most(self, waiter: Waiter) -> Waiter | None:
-        """Return the last call of the group with most waiting calls, if it has two more than the group of a new call.
-
-        Calls without a group are no group: none of them makes way, or has another make way.
-        """
+        # Calls without a group are no group: none of them makes way, or has another make way.
         if waiter.demand.group is None:
             return None
         waiting = Counter[object]()
@@ -399,21 +405,14 @@ class _Level:
         return max((line.last() for line in lines), key=lambda each: (each.latest, each.number))
 
     def gave_up(self, age: float, now: float) -> None:
-        """Note that a caller gave up whose call waited and was not answered yet, ``age`` seconds after it came."""
         if self._waiters:
             self._newest_until = max(self._newest_until, now + NOTED * age)
             self._gave_up_after = max(age, self._gave_up_after * FADE)
 
-    def order(self, now: float) -> str:
-        """Return the order in which calls leave."""
+    def order(self, now: float) -> Order:
         return NEWEST if now < self._newest_until else EARLIEST
 
     def earliest_start(self, waiter: Waiter, now: float, room: Room, *, exact: bool, before: int) -> float:
-        """Return when a new call can leave at the earliest, if none of the calls ahead of it gives up.
-
-        ``before`` calls of other levels go first. Without ``exact`` it is an upper bound that is found faster: it counts
-        also those calls ahead that cannot be answered in time themselves.
-        """
         demand = waiter.demand
         if now < self._newest_until:
             return max(now, demand.ready_at(now))
@@ -461,7 +460,6 @@ class _Level:
         return int(served)
 
     def next(self, now: float) -> Waiter | None:
-        """Return the call that is to leave now, if there is one. It still waits: :meth:`remove` it."""
         if not self._waiters:
             return None
         if self._turn + 1 >= TURN and self._has_waited_long(self.oldest, now):
@@ -479,26 +477,17 @@ class _Level:
         return now - waiter.since >= long
 
     def settled(self, demand: Demand) -> bool:
-        """Note that granted tokens were taken or given back; return whether lines were held for them."""
         return sum(lane.settled(demand.group) for lane in self._lanes.values()) > 0
 
     def due(self, now: float) -> float:
-        """Return the earliest time at which a call may leave, after :meth:`next` has found none: inf if none waits."""
         if not self._waiters:
             return inf
         order = self.order(now)
         return min(lane.due(order, now) for lane in self._lanes.values())
 
-    def _choose(self, order: str, now: float) -> Waiter | None:
-        best: Line | None = None
-        rank: tuple[float, int] = (inf, 0)
-        for lane in self._lanes.values():
-            line = lane.best(order, now)
-            if line is not None:
-                its_rank = getattr(line, order)()
-                if best is None or its_rank < rank:
-                    best, rank = line, its_rank
-        return None if best is None else best.next(order)
+    def _choose(self, order: Order, now: float) -> Waiter | None:
+        best = [found for lane in self._lanes.values() if (found := lane.best(order, now)) is not None]
+        return min(best)[1].next(order) if best else None
 
 
 class Queue:
@@ -537,7 +526,7 @@ class Queue:
         return self._levels[waiter.level].last_of_most(waiter)
 
     def gave_up(self, age: float, now: float) -> None:
-        """Note that the caller of a call of normal priority gave up, ``age`` seconds after it came."""
+        """Note that the caller of a normal call gave up, ``age`` seconds after it came; it waits, or has waited."""
         self._normal.gave_up(age, now)
 
     def earliest_start(self, waiter: Waiter, now: float, room: Room, *, exact: bool) -> float:

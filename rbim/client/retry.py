@@ -96,16 +96,20 @@ class RetryBudget:
     def __init__(self, *, share: float = 0.2, reserve: float = 50.0) -> None:
         self.share = share
         self.reserve = reserve
-        self.left = reserve
+        self.calls = 0
+        """The number of calls so far: the client counts them."""
+        self._left = reserve  # when so many calls were counted
+        self._counted = 0
 
-    def earn(self) -> None:
-        """Add the share of a new call."""
-        if self.left < self.reserve:
-            self.left = min(self.reserve, self.left + self.share)
+    @property
+    def left(self) -> float:
+        """The retries that are left."""
+        return min(self.reserve, self._left + self.share * (self.calls - self._counted))
 
     def spend(self) -> bool:
         """Take one retry from the budget; return False if less than one is left."""
-        if self.left < 1:
+        left = self.left
+        if left < 1:
             return False
-        self.left -= 1
+        self._left, self._counted = left - 1, self.calls
         return True

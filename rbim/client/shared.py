@@ -21,7 +21,7 @@ from rbim.client.admission import Admission
 from rbim.client.limits import LOW, NORMAL
 from rbim.client.retry import Retry, RetryBudget
 from rbim.errors import InvalidRequest
-from rbim.validators import above_zero
+from rbim.validators import above_zero, one_of, or_none, text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -36,18 +36,6 @@ if TYPE_CHECKING:
     from rbim.wire.codec import Codec
 
 __all__ = ["CallSettings", "Load", "Priority", "SharedState"]
-
-
-def _account(_: object, attribute: Attribute[Any], value: object) -> None:
-    if value is not None and (not isinstance(value, str) or not value):
-        raise InvalidRequest(
-            f"{attribute.name}: an account is a text that is not empty, not {quoted(value)}", field=attribute.name
-        )
-
-
-def _retry(_: object, attribute: Attribute[Any], value: object) -> None:
-    if not isinstance(value, Retry):
-        raise InvalidRequest(f"{attribute.name}: Retry(attempts=...) is needed, not {quoted(value)}", field=attribute.name)
 
 
 def _priority(_: object, attribute: Attribute[Any], value: object) -> None:
@@ -65,15 +53,16 @@ BACKSTOP = 0.05
 class CallSettings:
     """The settings of one view: acting account, seconds per attempt, seconds per call, retry policy, priority."""
 
-    user_name: str | None = field(validator=_account)
+    user_name: str | None = field(validator=or_none(text()))
     timeout: float = field(validator=above_zero)
     deadline: float = field(validator=above_zero)
-    retry: Retry = field(validator=_retry)
+    retry: Retry = field(validator=one_of(Retry))
     priority: Priority | None = field(default=None, validator=_priority)
-    level: int = field(init=False, default=NORMAL)
 
-    def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "level", LOW if self.priority == "low" else NORMAL)
+    @property
+    def level(self) -> int:
+        """The level of its waiting calls."""
+        return LOW if self.priority == "low" else NORMAL
 
 
 @frozen(kw_only=True)

@@ -165,11 +165,12 @@ class Operation(Generic[R_co]):
     endpoint: ClassVar[Endpoint]
     spec: ClassVar[Spec]
 
-    @property
-    def repeat(self) -> Repeat:
-        """Whether this operation, with its values, may be repeated."""
-        rule = self.spec.repeat
-        return rule(self) if callable(rule) else rule
+    if TYPE_CHECKING:
+
+        @property
+        def repeat(self) -> Repeat:
+            """Whether this operation, with its values, may be repeated."""
+            ...
 
     @classmethod
     def path(cls, dialect: Dialect) -> str:  # noqa: ARG003  # operations with several paths ask the dialect
@@ -224,6 +225,7 @@ def operation(
 
     def declare(cls: C) -> C:
         templates = paths or (cls.endpoint.path,)
+        cls.repeat = property(repeat) if callable(repeat) else repeat  # type: ignore[assignment]
         cls.spec = Spec(
             name=name,
             paths=tuple(path.replace("{name}", name) for path in templates),

@@ -195,7 +195,7 @@ def test_a_flow_ends_when_it_is_calm_and_what_is_over_is_forgotten():
 def test_a_rate_for_operations_says_that_they_are_throttled_together_and_one_for_groups_that_these_are():
     detail, join = QueryGroupDetail(group_id="g1"), JoinGroup(group_id="g1")
     apart, together, groups = (
-        Demands(rates, Congestion())
+        Demands(rates, {})
         for rates in ((), (Rate(1000, operations=(QueryGroupDetail, JoinGroup)),), (Rate(1000, each_group=True),))
     )
     for demands, wide, narrow in ((apart, False, False), (together, True, False), (groups, False, True)):

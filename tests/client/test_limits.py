@@ -17,7 +17,6 @@ from rbim import (
     Rate,
     SearchPublicGroups,
 )
-from rbim.client.congestion import Congestion
 from rbim.client.limits import PRUNE, Bucket, Buckets, Demands
 
 DETAIL = QueryGroupDetail(group_id="g1")
@@ -30,7 +29,7 @@ class RateLimiter:
     """Rates as a client asks them, one request after the other."""
 
     def __init__(self, rates=()):
-        self.demands = Demands(rates, Congestion())
+        self.demands = Demands(rates, {})
 
     def earliest(self, op, now):
         return max(now, self.demands.of(op, now).ready_at(now))

@@ -23,6 +23,7 @@ from rbim import (
 from rbim.client import admission, call
 from rbim.client.client import in_background, prepare
 from rbim.client.limits import Bucket
+from rbim.client.queue import EARLIEST
 from rbim.emulator.clock import EmulatedClock
 
 NONE = Limits()
@@ -379,7 +380,7 @@ async def test_a_job_that_ends_is_no_caller_that_gives_up():
                 await stub.clock.advance(0.01)
                 assert client.load.waiting >= 7
                 job.cancel_scope.cancel()
-            assert client._shared.admission._queue._normal.order(stub.clock.elapsed) == "earliest"
+            assert client._shared.admission._queue._normal.order(stub.clock.elapsed) is EARLIEST
             tasks.cancel_scope.cancel()
             del calls
 

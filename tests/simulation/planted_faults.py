@@ -345,8 +345,8 @@ def timer_not_set_again() -> None:
 
     def faulty(self: Any) -> None:
         now = time.monotonic()
-        for scope in self.scopes:
-            if scope.due <= now:
+        for scope, due in self.scopes.items():
+            if due <= now:
                 scope.cancel()
 
     replace(Deadlines, "_fire", faulty)
