@@ -54,7 +54,6 @@ if TYPE_CHECKING:
         Backlog as Backlog,
         Claim as Claim,
         Counts as Counts,
-        DeadLetter as DeadLetter,
         Inbox as Inbox,
         LeaseLost as LeaseLost,
         OtherContent as OtherContent,

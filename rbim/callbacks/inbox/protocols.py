@@ -26,7 +26,6 @@ __all__ = [
     "Backlog",
     "Claim",
     "Counts",
-    "DeadLetter",
     "Inbox",
     "LeaseLost",
     "OtherContent",
@@ -148,30 +147,11 @@ class Counts:
 
 
 @frozen(kw_only=True)
-class DeadLetter:
-    """A dead letter, or an event in quarantine (``quarantined``).
-
-    ``error`` is the cause, ``number`` its place in the order of acceptance. ``attempts`` is 0 in quarantine.
-    """
-
-    number: int
-    key: str
-    conversation: str
-    app_id: str
-    body: bytes
-    received: datetime
-    attempts: int
-    error: str
-    msg_type: str
-    quarantined: bool = False
-
-
-@frozen(kw_only=True)
 class StoredEvent:
     """An event of an inbox, as people look at it.
 
-    ``state`` is ``waiting``, ``done``, ``dead`` or ``quarantined``; ``error`` the cause of the last failure, empty if there
-    is none. ``number`` is its place in the order of acceptance. ``attempts`` counts those that have ended.
+    ``state`` is ``waiting``, ``done``, ``dead`` (a dead letter) or ``quarantined``; ``error`` the cause of the last failure,
+    empty if there is none. ``number`` is its place in the order of acceptance. ``attempts`` counts those that have ended.
     """
 
     number: int
@@ -284,7 +264,7 @@ class Archive(Protocol):
         since: datetime | None = None,
         kind: type[Event] | str | None = None,
         conversation: str | None = None,
-    ) -> list[DeadLetter]:
+    ) -> list[StoredEvent]:
         """Return the oldest dead letters: at most ``limit``, with numbers above ``after`` (next page: the last number).
 
         ``since``: only those received since then (with a time zone). ``kind``: a class of events, including its subclasses,
@@ -301,11 +281,11 @@ class Archive(Protocol):
         since: datetime | None = None,
         kind: type[Event] | str | None = None,
         conversation: str | None = None,
-    ) -> list[DeadLetter]:
+    ) -> list[StoredEvent]:
         """Return the oldest events in quarantine; the arguments as in :meth:`dead_letters`."""
         ...
 
-    async def event(self, number: int) -> DeadLetter | None:
+    async def event(self, number: int) -> StoredEvent | None:
         """Return a dead letter or an event in quarantine; None if there is none with this number."""
         ...
 

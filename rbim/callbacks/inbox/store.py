@@ -9,7 +9,7 @@ from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox import statements as sql
 from rbim.callbacks.inbox.arguments import LARGEST, EventFilter
 from rbim.callbacks.inbox.conflict import OTHER_CONTENT, is_resend, with_own_key
-from rbim.callbacks.inbox.protocols import Claim, Counts, DeadLetter, LeaseLost, OtherContent, StoredEvent
+from rbim.callbacks.inbox.protocols import Claim, Counts, LeaseLost, OtherContent, StoredEvent
 from rbim.callbacks.inbox.statements import DEAD, DONE, QUARANTINED
 from rbim.storage.commands import CommandFailure, NotTogether
 
@@ -240,16 +240,16 @@ class InboxStore:
     def requeue(self, numbers: Sequence[int], *, dead: bool = True, quarantined: bool = True) -> int:
         """Let dead letters wait again, and events in quarantine that can be read now; return their number."""
         count = 0
-        for letter in _letters(row for each in numbers for row in self.database.execute(sql.LETTER, (each,)).fetchall()):
-            if letter.quarantined and quarantined:
+        for letter in _events(row for each in numbers for row in self.database.execute(sql.LETTER, (each,)).fetchall()):
+            if letter.state == "quarantined" and quarantined:
                 count += self._readmit(letter, delivery_of(letter.body, app_id=letter.app_id, received=letter.received))
-            elif not letter.quarantined and dead:
+            elif letter.state == "dead" and dead:
                 self.database.execute(sql.REQUEUE, (letter.number,))
                 self._count_anew((letter.conversation,))
                 count += 1
         return count
 
-    def _readmit(self, letter: DeadLetter, delivery: Delivery) -> bool:
+    def _readmit(self, letter: StoredEvent, delivery: Delivery) -> bool:
         """Let an event in quarantine wait if it can be read now; with a known key it keeps the key that it has here."""
         if delivery.problem is not None:
             return False
@@ -341,33 +341,18 @@ class InboxStore:
         ((number,),) = self.database.query(sql.LAST_NUMBER)
         return int(number)
 
-    def letter(self, number: int) -> DeadLetter | None:
+    def letter(self, number: int) -> StoredEvent | None:
         """Return a dead letter or an event in quarantine; None if there is none with this number."""
-        return next(iter(_letters(self.database.query(sql.LETTER, (number,)))), None)
+        return next(iter(_events(self.database.query(sql.LETTER, (number,)))), None)
 
-    def letters(self, state: int, wanted: EventFilter, limit: int, after: int) -> list[DeadLetter]:
+    def letters(self, state: int, wanted: EventFilter, limit: int, after: int) -> list[StoredEvent]:
         """Return at most ``limit`` dead letters or events in quarantine with numbers above ``after``."""
-        return _letters(self.database.query(sql.LETTERS[state], _values(wanted, after, limit=limit)))
+        return _events(self.database.query(sql.LETTERS[state], _values(wanted, after, limit=limit)))
 
     def newest(self, state: str | None, limit: int, before: int) -> list[StoredEvent]:
         """Return the latest events in a state (None: any) with numbers below ``before``, the newest first."""
         statement = sql.NEWEST[None if state is None else STATES.index(state)]
-        rows: list[tuple[Any, ...]] = self.database.query(statement, (before, limit))
-        return [
-            StoredEvent(
-                number=number,
-                key=key,
-                conversation=conversation,
-                app_id=app_id,
-                body=body,
-                received=datetime.fromtimestamp(received, UTC),
-                attempts=attempts,
-                error=error or "",
-                msg_type=msg_type,
-                state=STATES[int(found)],
-            )
-            for number, key, conversation, app_id, body, received, attempts, error, msg_type, found in rows
-        ]
+        return _events(self.database.query(statement, (before, limit)))
 
     def received(self, limit: int) -> list[tuple[float, str]]:
         """Return when the latest events were received, in epoch seconds, and their states; the newest first."""
@@ -424,9 +409,9 @@ def row_of(delivery: Delivery) -> tuple[str | float | bytes | None, ...]:
     return key, conversation, app_id, name, msg_type, at, QUARANTINED, at, problem, body
 
 
-def _letters(rows: Iterable[Any]) -> list[DeadLetter]:
+def _events(rows: Iterable[Any]) -> list[StoredEvent]:
     return [
-        DeadLetter(
+        StoredEvent(
             number=number,
             key=key,
             conversation=conversation,
@@ -436,15 +421,15 @@ def _letters(rows: Iterable[Any]) -> list[DeadLetter]:
             attempts=attempts,
             error=error or "",
             msg_type=msg_type,
-            quarantined=state == QUARANTINED,
+            state=STATES[int(state)],
         )
         for number, key, conversation, app_id, body, received, attempts, error, msg_type, state in rows
     ]
 
 
-def _readable(rows: Iterable[Any], wanted: EventFilter) -> Iterable[tuple[DeadLetter, Delivery]]:
+def _readable(rows: Iterable[Any], wanted: EventFilter) -> Iterable[tuple[StoredEvent, Delivery]]:
     """Yield the events in quarantine that are wanted and can be read now, except for other content of a known event."""
-    for letter in _letters(rows):
+    for letter in _events(rows):
         if not letter.error.startswith(OTHER_CONTENT):
             delivery = delivery_of(letter.body, app_id=letter.app_id, received=letter.received)
             if delivery.problem is None and wanted.matches(delivery):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from rbim.callbacks.delivery import Delivery
     from rbim.callbacks.events import Event
-    from rbim.callbacks.inbox.protocols import Backlog, Claim, Counts, DeadLetter, OtherContent, StoredEvent
+    from rbim.callbacks.inbox.protocols import Backlog, Claim, Counts, OtherContent, StoredEvent
     from rbim.callbacks.inbox.store import InboxStore
     from rbim.clock import Clock
     from rbim.storage.group_commit import Chain, CommitStore, GroupCommit
@@ -119,7 +119,7 @@ class StoredInbox(ABC):
         since: datetime | None = None,
         kind: type[Event] | str | None = None,
         conversation: str | None = None,
-    ) -> list[DeadLetter]:
+    ) -> list[StoredEvent]:
         """Return a page of the oldest dead letters, as :meth:`~rbim.callbacks.Archive.dead_letters` says."""
         wanted = event_filter(since, kind, conversation)
         return await self._commits.query(partial(self._store.letters, DEAD, wanted, *page(limit, after)))
@@ -132,12 +132,12 @@ class StoredInbox(ABC):
         since: datetime | None = None,
         kind: type[Event] | str | None = None,
         conversation: str | None = None,
-    ) -> list[DeadLetter]:
+    ) -> list[StoredEvent]:
         """Return a page of the oldest events in quarantine, as :meth:`~rbim.callbacks.Archive.quarantined` says."""
         wanted = event_filter(since, kind, conversation)
         return await self._commits.query(partial(self._store.letters, QUARANTINED, wanted, *page(limit, after)))
 
-    async def event(self, number: int) -> DeadLetter | None:
+    async def event(self, number: int) -> StoredEvent | None:
         """Return a dead letter or an event in quarantine; None if there is none with this number."""
         return await self._commits.query(partial(self._store.letter, number)) if numbers_of((number,)) else None
 

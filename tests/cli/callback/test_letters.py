@@ -160,12 +160,12 @@ def test_json_has_everything_but_the_body(inbox, cli):
         "app_id": APP,
         "key": rows(inbox, "SELECT key FROM event WHERE number = 1")[0][0],
         "attempts": 1,
-        "quarantined": False,
+        "state": "dead",
         "error": ERROR % "a",
     }
     assert "群组不存在" in out
     _, out, _ = cli("letters", "list", inbox, "--json", "--quarantine")
-    assert [orjson.loads(line)["quarantined"] for line in out.splitlines()] == [True, True]
+    assert [orjson.loads(line)["state"] for line in out.splitlines()] == ["quarantined", "quarantined"]
 
 
 # ------------------------------------------------------------------------------------------------------------------- show
