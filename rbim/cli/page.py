@@ -23,7 +23,7 @@ from rbim.cli.file_names import FileName  # noqa: TC001  # cyclopts reads it
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from rbim.callbacks.inbox.protocols import Archive
+    from rbim.callbacks.inbox.stored import Archive
     from rbim.page.server import FilePage
 
 __all__ = ["page"]

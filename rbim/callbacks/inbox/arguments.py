@@ -54,7 +54,11 @@ def event_filter(
     """Return the filter of a caller's arguments. Raises InvalidRequest."""
     for name, text in (("kind", kind), ("conversation", conversation)):
         if isinstance(text, str):
-            _require_storable(name, text)
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                cause = f"{name}: characters that cannot be encoded in UTF-8 in {text!r}"
+                raise InvalidRequest(cause, field=name) from None
     return EventFilter(
         since=-inf if since is None else epoch(since, "since"),
         classes=_classes(kind),
@@ -62,13 +66,6 @@ def event_filter(
         conversation=conversation,
         dead_only=dead_only,
     )
-
-
-def _require_storable(name: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequest(f"{name}: characters that cannot be encoded in UTF-8 in {text!r}", field=name) from None
 
 
 def page(limit: int, after: int) -> tuple[int, int]:

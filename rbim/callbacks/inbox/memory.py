@@ -102,10 +102,6 @@ class MemorySink(StoredInbox):
     def _open_backlog(self) -> AbstractAsyncContextManager[Commits]:
         return nullcontext(self._transactions)
 
-    def _listen(self, call: Callable[[], object]) -> Callable[[], object]:
-        self._database.listen(call)
-        return partial(self._database.unlisten, call)
-
     @property
     def events(self) -> tuple[Event, ...]:
         """The events that wait or are being handled, in the order of acceptance."""

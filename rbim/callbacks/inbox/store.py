@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from hashlib import blake2b
+from math import inf
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rbim.callbacks.delivery import delivery_of
+from rbim.callbacks.events import document_of
 from rbim.callbacks.inbox import statements as sql
 from rbim.callbacks.inbox.arguments import LARGEST, EventFilter
-from rbim.callbacks.inbox.conflict import OTHER_CONTENT, is_resend, with_own_key
 from rbim.callbacks.inbox.protocols import Claim, Counts, LeaseLost, OtherContent, StoredEvent
 from rbim.callbacks.inbox.statements import DEAD, DONE, QUARANTINED
+from rbim.errors import CallbackRejected
 from rbim.storage.commands import CommandFailure, NotTogether
 
 if TYPE_CHECKING:
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
 
     from rbim.callbacks.delivery import Delivery
 
-__all__ = ["Availability", "InboxDatabase", "InboxStore", "claim_of", "row_of"]
+__all__ = ["InboxStore", "claim_of", "row_of"]
 
 SLACK = 0.001  # seconds that a due time may be early: conversion between float and datetime rounds
 MARGIN = 3600.0  # seconds that a key is kept after the retention: the clock that signs a resend may be ahead
@@ -26,51 +30,31 @@ PURGE_EVERY = 60.0  # seconds
 STEP = 500  # events that one transaction deletes, and letters that one looks at
 REPLAY_STEP = 1000
 EVERY = EventFilter()
+OTHER_CONTENT = "other content under the msgId of event "  # begins the ``error`` of such an event, before the number
 STATES: tuple[str, ...] = ("waiting", "done", "dead", "quarantined")  # by their numbers
 
 T = TypeVar("T")
 
 
-class Availability(NamedTuple):
-    """Whether a conversation can be claimed; if not, ``due`` is the seconds until the next one can (None: unknown)."""
-
-    ready: bool
-    due: float | None
-
-
-class InboxDatabase(Protocol):
-    """Executes the statements of an inbox: :class:`rbim.storage.sqlite.Database`, or one on a server."""
+class _Database(Protocol):
+    """Executes the statements of an inbox: :class:`rbim.storage.sqlite.Database`, which says more, or one on a server."""
 
     now: float
     news: bool
 
-    def clock(self) -> float:
-        """Return the time in epoch seconds."""
-        ...
+    def clock(self) -> float: ...
 
-    def execute(self, statement: str, values: Any = ()) -> Any:
-        """Execute one statement, inside a command or a read; return a cursor."""
-        ...
+    def execute(self, statement: str, values: Any = ()) -> Any: ...
 
-    def executemany(self, statement: str, values: Any) -> int:
-        """Execute one statement for each of the values, inside a command; return the number of changed rows."""
-        ...
+    def executemany(self, statement: str, values: Any) -> int: ...
 
-    def read(self, reads: Callable[[], T]) -> T:
-        """Run a function that reads, outside any transaction."""
-        ...
+    def read(self, reads: Callable[[], T]) -> T: ...
 
-    def query(self, statement: str, values: Any = ()) -> list[Any]:
-        """Return the rows of a search that may take long."""
-        ...
+    def query(self, statement: str, values: Any = ()) -> list[Any]: ...
 
-    def listen(self, call: Callable[[], object]) -> None:
-        """Call a function, in any thread, after each transaction with ``news``."""
-        ...
+    def listen(self, call: Callable[[], object]) -> None: ...
 
-    def unlisten(self, call: Callable[[], object]) -> None:
-        """Remove a listener."""
-        ...
+    def unlisten(self, call: Callable[[], object]) -> None: ...
 
 
 class InboxStore:
@@ -79,7 +63,7 @@ class InboxStore:
     The methods from ``accept`` to ``purge_letters`` are commands: they run in a transaction of ``database``.
     """
 
-    def __init__(self, database: InboxDatabase, *, retention: float, lease: float, dead_retention: float | None) -> None:
+    def __init__(self, database: _Database, *, retention: float, lease: float, dead_retention: float | None) -> None:
         self.database = database
         self._retention = retention
         self._dead_retention = dead_retention
@@ -111,9 +95,12 @@ class InboxStore:
                 self._open_conversations((delivery.conversation,))
             return True
         ((number, known),) = self.database.execute(sql.BY_KEY, (delivery.key,))
-        if is_resend(delivery.body, known):
+        if delivery.body == known or (content := _content(delivery.body)) == _content(known):
             return False
-        other = with_own_key(delivery, number)
+        # its key is made of the known one and the content: its resends have the same
+        own = f"{delivery.key} {json.dumps(content, sort_keys=True, default=bytes.hex)}"
+        key = blake2b(own.encode(), digest_size=16).hexdigest()
+        other = delivery._replace(key=key, problem=f"{OTHER_CONTENT}{number}")
         if self.database.execute(sql.ACCEPT, row_of(other)).rowcount > 0:
             return OtherContent(key=other.key, problem=other.problem or "")
         return False
@@ -253,8 +240,9 @@ class InboxStore:
         """Let an event in quarantine wait if it can be read now; with a known key it keeps the key that it has here."""
         if delivery.problem is not None:
             return False
+        _, _, _, kind, msg_type, *_ = row_of(delivery)
         for key in (delivery.key, letter.key):
-            values = (key, delivery.conversation, *_kind(delivery), letter.number, key, letter.number)
+            values = (key, delivery.conversation, kind, msg_type, letter.number, key, letter.number)
             if self.database.execute(sql.READMIT, values).rowcount:
                 break
         self._count_anew((delivery.conversation,))
@@ -316,15 +304,17 @@ class InboxStore:
 
     # ---------------------------------------------------------------------------------- reads
 
-    def availability(self, held: Collection[int] = ()) -> Availability:
-        """Return whether and when a conversation can be claimed; ignore those leased under the fences ``held``."""
+    def due(self, held: Collection[int] = ()) -> float:
+        """Return the seconds until a conversation can be claimed: 0 at once, infinite if none waits.
+
+        Those leased under the fences ``held`` do not count.
+        """
         execute, limit = self.database.execute, (len(held) + 1,)
         rows = self.database.read(
             lambda: execute(sql.NEXT_READY, limit).fetchall() + execute(sql.NEXT_RETRIED_ALONE, limit).fetchall()
         )
-        dues = [ready - self.database.clock() for ready, fence in rows if fence not in held]
-        due = min(dues, default=None)
-        return Availability(ready=True, due=0.0) if due is not None and due <= SLACK else Availability(ready=False, due=due)
+        due = min((ready - self.database.clock() for ready, fence in rows if fence not in held), default=inf)
+        return due if due > SLACK else 0.0
 
     def counts(self) -> Counts:
         """Return the numbers of events by state."""
@@ -395,11 +385,6 @@ def claim_of(name: str, fence: int, *row: Any, crashes: int = 0) -> Claim:
     )
 
 
-def _kind(delivery: Delivery) -> tuple[str, str]:
-    """Return the name of an event's class and its ``msgType``."""
-    return "" if delivery.kind is None else delivery.kind.__name__, delivery.msg_type
-
-
 def row_of(delivery: Delivery) -> tuple[str | float | bytes | None, ...]:
     """Return the values of ACCEPT."""
     key, conversation, app_id, body, received, kind, msg_type, _, problem = delivery
@@ -450,6 +435,13 @@ def _values(wanted: EventFilter, after: int, until: int = LARGEST, *, limit: int
         "dead_only": wanted.dead_only,
         "limit": limit,
     }
+
+
+def _content(body: bytes) -> Any:  # a JSON document without its resendFlag, or the bytes
+    try:
+        return {name: value for name, value in document_of(body).items() if name != "resendFlag"}
+    except CallbackRejected:
+        return body
 
 
 def _storable(text: str) -> str:

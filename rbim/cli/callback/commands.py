@@ -20,7 +20,7 @@ from rbim.cli.json_output import show_json
 from rbim.cli.printable import printable
 
 if TYPE_CHECKING:
-    from rbim.callbacks.inbox.protocols import Archive
+    from rbim.callbacks.inbox.stored import Archive
 
 __all__ = ["callback", "explain", "replay", "send", "serve", "status", "work"]
 

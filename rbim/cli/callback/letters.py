@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
     from cyclopts import Token
 
-    from rbim.callbacks.inbox.protocols import Archive, StoredEvent
+    from rbim.callbacks.inbox.protocols import StoredEvent
+    from rbim.callbacks.inbox.stored import Archive
 
 __all__ = ["discard", "letters", "list_letters", "requeue", "show"]
 

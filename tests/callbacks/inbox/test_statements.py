@@ -6,6 +6,7 @@ from collections import Counter
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -146,19 +147,19 @@ def test_a_conversation_in_which_nothing_waits_is_closed(run, rows):
 
 
 def test_looking_tells_what_is_due_but_for_ones_own_leases(kept, run, clock):
-    assert kept.availability() == (False, None)
+    assert kept.due() == inf
     run.accept(delivery(1, "a"))
-    assert kept.availability().ready
+    assert kept.due() == 0
     (claim,) = run.claim(1)
-    assert kept.availability([claim.fence]) == (False, None)
-    assert kept.availability() == (False, 30.0)
+    assert kept.due([claim.fence]) == inf
+    assert kept.due() == 30.0
     run.accept(delivery(2, "b"))
     (other,) = run.claim(1)
     run.retry(other, error="", pause=99.0)
-    assert kept.availability([claim.fence]).due == pytest.approx(99.0)
+    assert kept.due([claim.fence]) == pytest.approx(99.0)
     clock.elapsed += 30.0
-    assert kept.availability([claim.fence]) == (False, pytest.approx(69.0))
-    assert kept.availability().ready
+    assert kept.due([claim.fence]) == pytest.approx(69.0)
+    assert kept.due() == 0
 
 
 # --------------------------------------------------------------------------- retention and replays
@@ -410,7 +411,7 @@ class Inboxes(RuleBasedStateMachine):
         expected = [(number, self.settled.get(number, 0), self.attempts[number]) for number in range(1, self.accepted + 1)]
         assert states == expected
         assert dict(conversations) == {each: self.begun[each] for each, numbers in self.waiting.items() if numbers}
-        assert self.runs[1].store.availability().ready == bool(self.claimable())
+        assert (self.runs[1].store.due() == 0) == bool(self.claimable())
 
 
 TestInboxes = Inboxes.TestCase
