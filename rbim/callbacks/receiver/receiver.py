@@ -7,6 +7,7 @@ it gets that later: :mod:`rbim.callbacks.receiver.spool`.
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, cast, get_args
 
@@ -25,7 +26,7 @@ from rbim.callbacks.signature import Policy
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.router import Resource, Router
 from rbim.callbacks.worker.supervision import HostTask, Supervision
-from rbim.callbacks.worker.worker import Worker, WorkerSettings
+from rbim.callbacks.worker.worker import Worker
 from rbim.clock import SystemClock
 from rbim.credentials import callback_credentials_from_env
 from rbim.dialect import Dialect
@@ -176,17 +177,21 @@ class Receiver(Generic[Resource]):
         self._supervision = Supervision("receiver", notified, self.clock)
         self._sink_supervision = Supervision("sink", notified, self.clock)
         self._worker_supervision = Supervision("worker", notified, self.clock)
-        self._around = around
         self._worker: Worker | None = None
-        self._worker_options: dict[str, Any] = {
-            "clock": self.clock,
-            "concurrency": concurrency,
-            "timeout": timeout,
-            "backoff": backoff or Backoff(),
-            "observers": notified,
-            "drain": drain,
-        }
-        WorkerSettings(handlers=self.router, **self._worker_options)  # validates them
+        self._new_worker = partial(
+            Worker,
+            cast("Inbox", sink),
+            self.router,
+            clock=self.clock,
+            concurrency=concurrency,
+            timeout=timeout,
+            backoff=backoff or Backoff(),
+            observers=notified,
+            drain=drain,
+            around=around,
+            supervision=self._worker_supervision,
+        )
+        self._new_worker()  # validates them
 
     @classmethod
     def from_env(cls, *, sink: Sink, **options: Unpack[ReceiverOptions[Resource]]) -> Self:
@@ -221,7 +226,10 @@ class Receiver(Generic[Resource]):
     @asynccontextmanager
     async def _parts(self) -> AsyncGenerator[None, None]:
         if self.router:
-            self._make_worker()  # validates it, before anything is opened
+            self.router.check()
+            if not hasattr(self.sink, "backlog"):
+                cause = f"{type(self.sink).__name__} gives out no events; handlers need an inbox, such as SqliteInbox"
+                raise InvalidRequest(cause, field="sink")
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._ring)
             if self._spool is not None:
@@ -239,7 +247,7 @@ class Receiver(Generic[Resource]):
                 stack.callback(forwarding.cancel_scope.cancel)
                 forwarding.start_soon(self._spool.forward)
             if self.router:
-                self._worker = self._make_worker()
+                self._worker = self._new_worker()
                 await stack.enter_async_context(self._worker)
             self._intake.sink_entered = True
             try:
@@ -318,16 +326,6 @@ class Receiver(Generic[Resource]):
         if path is None or not (needed or Path(path).exists()):
             return None
         return Spool(Path(path), self.sink, clock=self.clock, budget=budget, observers=observers)
-
-    def _make_worker(self) -> Worker:
-        self.router.check()
-        if not hasattr(self.sink, "backlog"):
-            raise InvalidRequest(
-                f"{type(self.sink).__name__} gives out no events; handlers need an inbox, such as SqliteInbox", field="sink"
-            )
-        inbox = cast("Inbox", self.sink)
-        options = self._worker_options
-        return Worker(inbox, self.router, around=self._around, supervision=self._worker_supervision, **options)
 
 
 def _path(scope: Scope) -> str:

@@ -116,7 +116,8 @@ class ForeignCode:
             return current_thread() is not main_thread()
         if isinstance(error, GeneratorExit) or (being_cancelled() and _has_no_error(error)):
             return False
-        _uncancel(self._cancels)
+        while _cancel_count() > self._cancels:
+            cast("asyncio.Task[Any]", asyncio.current_task()).uncancel()
         return True
 
 
@@ -223,10 +224,3 @@ def _cancel_count() -> int:
         return 0
     task = asyncio.current_task()
     return task.cancelling() if task else 0
-
-
-def _uncancel(cancels: int) -> None:
-    while _cancel_count() > cancels:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101  # it has a count
-        task.uncancel()
