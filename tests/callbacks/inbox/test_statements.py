@@ -19,7 +19,7 @@ from helpers.deliveries import delivery, unreadable
 from rbim.callbacks.inbox import statements as sql, store
 from rbim.callbacks.inbox.arguments import EventFilter
 from rbim.callbacks.inbox.protocols import LeaseLost
-from rbim.callbacks.inbox.sqlite import InboxFile
+from rbim.callbacks.inbox.sqlite import INBOX, EventFile
 from rbim.callbacks.inbox.store import InboxStore
 from rbim.emulator.clock import EmulatedClock
 from rbim.storage.commands import CommandFailure
@@ -32,7 +32,7 @@ class Run:
     """Carries out one command in a transaction of its own, and raises what it raised. Events are taken one by one."""
 
     def __init__(self, path, clock):
-        self.file = InboxFile(path, clock=clock)
+        self.file = EventFile(path, INBOX, clock=clock)
         self.store = InboxStore(self.file.database, retention=WEEK, lease=30.0, dead_retention=None)
         self.file.purge = self.store.purge
 
