@@ -174,10 +174,14 @@ class HostTask:
             foreign = None
         begun = self._begun.is_set() or self._tries_later(error)
         by_itself = begun and not self._leaving.is_set() and not self._scope.cancel_called
-        loop_ends = _ends_process(error) or isinstance(error, GeneratorExit) or (cancelled and backend() == "trio")
+        loop_ends = (
+            _has(error, KeyboardInterrupt, SystemExit)
+            or isinstance(error, GeneratorExit)
+            or (cancelled and backend() == "trio")
+        )
         if not by_itself or loop_ends:
             self._error = foreign or error
-            if by_itself and _interrupted(error) and backend() == "trio":  # asyncio has ended its loop already
+            if by_itself and _has(error, KeyboardInterrupt) and backend() == "trio":  # asyncio has ended its loop already
                 signal.raise_signal(signal.SIGINT)  # trio raises it in its main task
             return
         self._scope = anyio.CancelScope()
@@ -192,15 +196,7 @@ def _single(error: BaseException) -> BaseException:
     return _single(group.exceptions[0]) if single else error
 
 
-def _ends_process(error: BaseException) -> bool:
-    return _has(error, (KeyboardInterrupt, SystemExit))
-
-
-def _interrupted(error: BaseException) -> bool:
-    return _has(error, (KeyboardInterrupt,))
-
-
-def _has(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
+def _has(error: BaseException, *kinds: type[BaseException]) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return cast("BaseExceptionGroup[BaseException]", error).subgroup(kinds) is not None
     return isinstance(error, kinds)
