@@ -71,8 +71,7 @@ class Sink(Protocol):
     """The store of accepted deliveries: an async context manager that the receiver enters and leaves.
 
     ``durable`` tells whether accepted deliveries survive the process, ``retention`` for how many seconds their keys are
-    remembered. A sink that seldom waits may also have ``accept_now(delivery)``, a plain method that returns the result of
-    ``accept``, or None if ``accept`` would have to wait. It saves the receiver a timer.
+    remembered.
 
     A sink across a network has ``ready``, a bool: whether its servers can be reached now. In normal mode a receiver needs an
     overflow file for it, and while it is False stores deliveries there at once, instead of waiting for the budget to end.

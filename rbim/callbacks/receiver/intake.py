@@ -125,7 +125,6 @@ class Intake:
         self._ring = ring
         self._sink = sink
         self._accept: Callable[..., Any] = sink.accept
-        self._accept_now: Callable[[Delivery], bool | OtherContent | None] | None = getattr(sink, "accept_now", None)
         self._chained = "chain" in signature(sink.accept).parameters
         self._spool = spool
         self._spools = spools
@@ -231,14 +230,8 @@ class Intake:
                     found_keys.append(delivery.key)
 
                 # 3. The sink, unless others have to go first.
-                conversation = delivery.conversation
-                first = spool is None or not (spool.holds or conversation in self._lines)
-                if first and self.sink_entered and self._accept_now is not None:
-                    at_once = self._accept_now(delivery)
-                    if at_once is not None:
-                        return self._accepted(delivery, began, new=at_once)
                 if spool is not None:
-                    line = self._lines.setdefault(conversation, {})
+                    line = self._lines.setdefault(delivery.conversation, {})
                     self._arrived = place = self._arrived + 1
                     line[place] = None
                     if not self._chained:
