@@ -197,7 +197,9 @@ def show(
         raise InvalidRequest("--body: give either --body or --json, not both", field="--body")
     choice = _Choice(quarantine=quarantine)
     (letter,) = with_archive(inbox, lambda archive: _numbered(choice, inbox, archive, [number]))
-    document = _letter_body(letter.body)
+    document: Any = None
+    with suppress(CallbackRejected):
+        document = document_of(letter.body)
     if body:
         sys.stdout.flush()
         sys.stdout.buffer.write(letter.body)
@@ -337,14 +339,6 @@ def _require_numbers_or_all(numbers: Sequence[int], *, every: bool) -> None:
 def _letter_document(letter: StoredEvent) -> Mapping[str, Any]:
     """Return everything but the body."""
     return {name: each for name, each in json_values(letter).items() if name != "body"}
-
-
-def _letter_body(body: bytes) -> Any:  # a JSON object, or None
-    """Return the JSON object in a body, or None if it holds none."""
-    try:
-        return document_of(body)
-    except CallbackRejected:
-        return None
 
 
 def _short_conversation(letter: StoredEvent) -> str:
