@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from rbim.callbacks.delivery import Delivery
+    from rbim.storage.commands import Listeners
 
 __all__ = ["InboxStore", "claim_of", "row_of"]
 
@@ -41,6 +42,7 @@ class _Database(Protocol):
 
     now: float
     news: bool
+    listeners: Listeners
 
     def clock(self) -> float: ...
 
@@ -51,10 +53,6 @@ class _Database(Protocol):
     def read(self, reads: Callable[[], T]) -> T: ...
 
     def query(self, statement: str, values: Any = ()) -> list[Any]: ...
-
-    def listen(self, call: Callable[[], object]) -> None: ...
-
-    def unlisten(self, call: Callable[[], object]) -> None: ...
 
 
 class InboxStore:

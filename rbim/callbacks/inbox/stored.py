@@ -228,11 +228,11 @@ class StoredInbox(Archive):
         async with self._open_backlog() as commits:
             backlog = _Backlog(self._store, commits, clock=self.clock, poll=self.poll)
             notify = partial(waker(), backlog.notify)
-            self._store.database.listen(notify)
+            self._store.database.listeners.add(notify)
             try:
                 yield backlog
             finally:
-                self._store.database.unlisten(notify)
+                self._store.database.listeners.remove(notify)
                 if self.lease == inf:
                     with anyio.CancelScope(shield=True):
                         await backlog.release_all()
