@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rbim.callbacks.delivery import Delivery
     from rbim.storage.commands import Listeners
 
-__all__ = ["InboxStore", "claim_of", "row_of"]
+__all__ = ["InboxStore", "claim_of", "row_of", "storable"]
 
 SLACK = 0.001  # seconds that a due time may be early: conversion between float and datetime rounds
 MARGIN = 3600.0  # seconds that a key is kept after the retention: the clock that signs a resend may be ahead
@@ -179,7 +179,7 @@ class InboxStore:
 
     def dead_letter(self, claim: Claim, *, error: str, more: int) -> list[Claim]:
         """Settle an event as a dead letter; otherwise like ``done``."""
-        return self._settle((claim,), (DEAD, self.database.now, _storable(error)), more=more)
+        return self._settle((claim,), (DEAD, self.database.now, storable(error)), more=more)
 
     def _settle(self, claims: Sequence[Claim], result: tuple[int, float, str | None], *, more: int) -> list[Claim]:
         name, fence = claims[0].conversation, claims[0].fence
@@ -202,7 +202,7 @@ class InboxStore:
         """Record a failed attempt and pause the conversation. Raises LeaseLost."""
         if not self._end_lease(claim, self.database.now + pause, begun=0):
             raise LeaseLost
-        self.database.execute(sql.COUNT_FAILURE, (_storable(error), claim.number))
+        self.database.execute(sql.COUNT_FAILURE, (storable(error), claim.number))
 
     def release(self, claim: Claim, *, died: bool = False) -> None:
         """Give an event and the later ones of its conversation back unhandled, unless the lease is lost."""
@@ -442,6 +442,6 @@ def _content(body: bytes) -> Any:  # a JSON document without its resendFlag, or 
         return body
 
 
-def _storable(text: str) -> str:
-    """Return a text without lone surrogates, which a traceback may quote and SQLite cannot store."""
+def storable(text: str) -> str:
+    """Return a text without lone surrogates, which a traceback may quote and no store can hold."""
     return text.encode("utf-8", "backslashreplace").decode()

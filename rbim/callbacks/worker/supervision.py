@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
-import traceback
 from typing import TYPE_CHECKING, Literal, cast
 
 import anyio
 
 from rbim._support.event_loops import backend, later, spawn
-from rbim._support.text import one_line
 from rbim.callbacks.observers import PartEnded, PartRestarted
+from rbim.callbacks.worker.attempt import failure_of
 from rbim.callbacks.worker.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ __all__ = ["RESTARTS", "HostTask", "Supervision"]
 
 RESTARTS = Backoff(attempts=sys.maxsize, first=0.5, factor=2.0, most=30.0)
 """The pauses before restarts. A part that has run for ``most`` seconds begins again with the first one."""
-
-MOST_OF_LINE = 300
 
 
 class Supervision:
@@ -63,7 +60,7 @@ class Supervision:
             self._failures = 0
         self._failures += 1
         self.running, self._ended = False, True
-        self.error = one_line("".join(traceback.format_exception_only(error)), MOST_OF_LINE)
+        self.error = failure_of(error).line
         pause = RESTARTS.pause(self._failures) or RESTARTS.most
         self._observers.notify(PartEnded, part=self.part, error=self.error, pause=pause, exception=error)
         return pause
