@@ -33,14 +33,12 @@ class EventFilter:
     dead_only: bool = False
 
     def matches(self, delivery: Delivery) -> bool:
-        """Return whether a delivery is chosen, dead letter or not."""
+        """Return whether a delivery is chosen, dead letter or not, of whatever conversation."""
         name = "" if delivery.kind is None else delivery.kind.__name__
-        conversations = (delivery.conversation, delivery.conversation.removeprefix(f"{delivery.app_id}/"))
         return (
             delivery.received.timestamp() >= self.since
             and (self.classes is None or name in self.classes)
             and (self.msg_type is None or delivery.msg_type == self.msg_type)
-            and (self.conversation is None or self.conversation in conversations)
         )
 
 

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from rbim.callbacks.delivery import Delivery
     from rbim.storage.commands import Listeners
 
-__all__ = ["InboxStore", "claim_of", "row_of", "storable"]
+__all__ = ["STEP", "InboxStore", "claim_of", "row_of", "storable"]
 
 SLACK = 0.001  # seconds that a due time may be early: conversion between float and datetime rounds
 MARGIN = 3600.0  # seconds that a key is kept after the retention: the clock that signs a resend may be ahead
 PURGE_EVERY = 60.0  # seconds
-STEP = 500  # events that one transaction deletes, and letters that one looks at
+STEP = 500  # events that one transaction deletes or requeues, and letters that one looks at
 REPLAY_STEP = 1000
 EVERY = EventFilter()
 OTHER_CONTENT = "other content under the msgId of event "  # begins the ``error`` of such an event, before the number

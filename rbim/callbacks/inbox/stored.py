@@ -16,6 +16,7 @@ from attrs import define, field, setters
 from rbim._support.event_loops import waker
 from rbim.callbacks.inbox.arguments import LARGEST, epoch, event_filter, numbers_of, page
 from rbim.callbacks.inbox.statements import DEAD, QUARANTINED
+from rbim.callbacks.inbox.store import STEP
 from rbim.clock import SystemClock
 from rbim.storage.commands import OneOfMany
 from rbim.storage.group_commit import open_group_commit
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["WEEK", "Archive", "Commits", "DurableInbox", "StoredInbox"]
 
 WEEK = 7 * 24 * 3600.0  # seconds
-
-STEP = 500  # events that one transaction requeues or deletes
 
 
 class Commits(Protocol):
