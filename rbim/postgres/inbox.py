@@ -183,7 +183,7 @@ class PostgresInbox(DurableInbox):
     Each process has three connections. They must be sessions: not through PgBouncer in transaction mode.
     """
 
-    span = LARGEST  # a search holds up no transaction
+    _span = LARGEST  # a search holds up no transaction
     address: str = field(repr=without_password)
     name: str = field(default="copies", kw_only=True, validator=_checked_name)
     create: bool = field(default=True, kw_only=True)

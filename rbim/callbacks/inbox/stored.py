@@ -68,8 +68,7 @@ class Archive(ABC):
 
     __slots__ = ()
 
-    span = 20_000
-    """Numbers of events among which one search of :meth:`replayable` counts."""
+    _span = 20_000  # numbers of events among which one search of `replayable` counts
     _store: InboxStore
 
     @property
@@ -191,7 +190,7 @@ class Archive(ABC):
         """Return how many events :meth:`replay` would make wait again, by ``msgType``, the most first. Changes nothing."""
         wanted, store = event_filter(since, kind, dead_only=dead_only), self._store
         last = await self._commits.query(store.last)
-        step = LARGEST if dead_only else self.span  # dead letters have an index
+        step = LARGEST if dead_only else self._span  # dead letters have an index
         found: Counter[str] = Counter()
         for at in range(0, last, step):
             until = min(at + step, last)
