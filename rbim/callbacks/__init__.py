@@ -50,11 +50,9 @@ if TYPE_CHECKING:
     )
     from rbim.callbacks.inbox.memory import MemorySink as MemorySink
     from rbim.callbacks.inbox.protocols import (
-        Archive as Archive,
         Backlog as Backlog,
         Claim as Claim,
         Counts as Counts,
-        DeadLetter as DeadLetter,
         Inbox as Inbox,
         LeaseLost as LeaseLost,
         OtherContent as OtherContent,
@@ -62,6 +60,7 @@ if TYPE_CHECKING:
         StoredEvent as StoredEvent,
     )
     from rbim.callbacks.inbox.sqlite import SqliteInbox as SqliteInbox
+    from rbim.callbacks.inbox.stored import Archive as Archive
     from rbim.callbacks.observers import (
         Accepted as Accepted,
         DeadLettered as DeadLettered,

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from rbim.callbacks.events import Event
-    from rbim.dialect import Dialect
 
 __all__ = ["Delivery", "delivery_of"]
 
@@ -59,11 +58,7 @@ class Delivery(NamedTuple):  # not an attrs class: those take longer to create, 
     @property
     def event(self) -> Event | None:
         """The event, parsed from the body at each access by the default dialect; None if the body cannot be read."""
-        return self.event_by(None)
-
-    def event_by(self, dialect: Dialect | None, /) -> Event | None:
-        """Return the event, parsed from the body by ``dialect`` (see :func:`~rbim.callbacks.parse`), or None."""
-        return None if self.kind is None else parse(self.body, dialect=dialect)
+        return None if self.kind is None else parse(self.body)
 
 
 def delivery_of(body: bytes, *, app_id: str, received: datetime) -> Delivery:

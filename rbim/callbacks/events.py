@@ -239,20 +239,16 @@ def _values(fields: Mapping[str, Any], names: Collection[str]) -> list[Any]:  # 
 def without_surrogates(value: Any) -> Any:  # JSON
     """Replace lone surrogates in every text by U+FFFD: no store can hold them."""
     if isinstance(value, str):
-        return value if _encodes(value) else value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return value
     if isinstance(value, list):
         return [without_surrogates(each) for each in cast("Iterable[Any]", value)]
     if isinstance(value, dict):
         return {without_surrogates(key): without_surrogates(each) for key, each in cast("Mapping[str, Any]", value).items()}
     return value
-
-
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 _KINDS: dict[str, MsgType | Notice] = {each.value: each for kind in (MsgType, Notice) for each in kind}

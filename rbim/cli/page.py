@@ -22,7 +22,7 @@ from rbim.cli.flag_types import FileName, Port  # noqa: TC001  # cyclopts reads 
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from rbim.callbacks.inbox.protocols import Archive
+    from rbim.callbacks.inbox.stored import Archive
     from rbim.page.server import FilePage
 
 __all__ = ["page"]

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
     from rbim.bulk.run import Run
-    from rbim.callbacks.inbox.protocols import Archive, Counts
+    from rbim.callbacks.inbox.protocols import Counts
+    from rbim.callbacks.inbox.stored import Archive
     from rbim.callbacks.receiver.receiver import Receiver
     from rbim.client.client import View
     from rbim.errors import Attempt

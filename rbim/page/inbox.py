@@ -19,7 +19,8 @@ from rbim.page.server import Answer, FilePage
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from rbim.callbacks.inbox.protocols import Archive, StoredEvent
+    from rbim.callbacks.inbox.protocols import StoredEvent
+    from rbim.callbacks.inbox.stored import Archive
     from rbim.page.server import Call
 
 __all__ = ["inbox_page"]

@@ -37,15 +37,16 @@ NEXT_STEPS = (  # by words of the error, in this order
 MOST_OF_CAUSE = 300
 
 
-def parameters_of(address: str) -> dict[str, Any]:
-    """Return the connection parameters of an address. Raises InvalidRequest, which does not quote it."""
+def parameters_of(address: str, field: str = "address") -> dict[str, Any]:
+    """Return the connection parameters of an address. Raises InvalidRequest, which names the field and does not quote it."""
     try:
         if not address.startswith(PREFIXES):
             raise psycopg.ProgrammingError
         return {name: value for name, value in conninfo_to_dict(address).items() if value is not None}
     except (psycopg.Error, AttributeError, TypeError, UnicodeError):
-        cause = "address: not the address of a PostgreSQL database, such as postgresql://user@host/database"
-        raise InvalidRequest(cause, field="address") from None
+        address = ""  # a traceback with local variables must not show a password in it
+        cause = f"{field}: not the address of a PostgreSQL database, such as postgresql://user@host/database"
+        raise InvalidRequest(cause, field=field) from None
 
 
 def server_of(parameters: dict[str, Any]) -> str:

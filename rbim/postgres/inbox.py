@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import attrs
 
     from rbim.callbacks.delivery import Delivery
-    from rbim.callbacks.inbox.protocols import Claim, DeadLetter, OtherContent
+    from rbim.callbacks.inbox.protocols import Claim, OtherContent, StoredEvent
 
 __all__ = ["PostgresInbox"]
 
@@ -104,7 +104,7 @@ class _Store(InboxStore):
             new.discard(each.key)
         return results
 
-    def _readmit(self, letter: DeadLetter, delivery: Delivery) -> bool:
+    def _readmit(self, letter: StoredEvent, delivery: Delivery) -> bool:
         return super()._readmit(letter, _fitting(delivery))
 
     def claim(self, limit: int, held: Collection[int] = ()) -> list[Claim]:
@@ -183,7 +183,7 @@ class PostgresInbox(DurableInbox):
     Each process has three connections. They must be sessions: not through PgBouncer in transaction mode.
     """
 
-    span = LARGEST  # a search holds up no transaction
+    _span = LARGEST  # a search holds up no transaction
     address: str = field(repr=without_password)
     name: str = field(default="copies", kw_only=True, validator=_checked_name)
     create: bool = field(default=True, kw_only=True)

@@ -8,14 +8,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from rbim._support.text import missing_extra, one_line
-from rbim.errors import InvalidRequest
-
-try:
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(missing_extra("rbim.postgres", missing.name, "postgres"), name=missing.name) from None
+from rbim._support.text import one_line
+from rbim.postgres.errors import parameters_of, psycopg, server_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,9 +27,12 @@ __all__ = ["SlotSource"]
 #
 # A slot becomes a time of this process by the difference of the two clocks. Each answer says between which two times of
 # this process the server's clock was read, and the difference is moved as little as that demands: slots keep their
-# distances, however long an answer took, and a clock that is set does no harm for longer than one answer.
+# distances, however long an answer took, and a clock that is set does no harm for longer than one answer. The first answer
+# of a connection, which takes longest, reserves nothing: the first slots would be as late as it was, among those of others.
 
 CLOCK = "extract(epoch FROM clock_timestamp())::float8"
+
+EXISTS = f"SELECT to_regclass('rbim_rates') IS NOT NULL, {CLOCK}"
 
 CREATE = "CREATE TABLE IF NOT EXISTS rbim_rates (name text PRIMARY KEY, due float8 NOT NULL)"
 
@@ -47,7 +44,7 @@ RETURNING due, {CLOCK}"""  # noqa: S608  # constants
 LONGEST = 60.0
 """Seconds, besides those of a thousand slots, for which slots are reserved at most: more is a clock that was set back."""
 
-CONNECT_TIMEOUT = 5
+CONNECT = "connect_timeout=5 application_name='rbim shared rate'"
 ERROR = 200
 
 
@@ -56,21 +53,17 @@ class SlotSource:
 
     def __init__(self, address: str, *, spacing: float) -> None:
         """Raise InvalidRequest for an address that libpq does not understand. ``spacing``: seconds between two slots."""
-        conninfo, _, name = address.partition("#")
+        server, _, name = address.partition("#")
         try:
-            parts: dict[str, Any] = conninfo_to_dict(conninfo)
-        except psycopg.ProgrammingError:  # its text may quote a password
-            parts = {}
-        if not parts:
-            address = conninfo = ""  # a traceback with local variables must not show a password in it
-            raise InvalidRequest("shared: this is no address that libpq understands", field="shared")
+            self._parameters = parameters_of(server, "shared")
+        finally:
+            address = server = ""  # a traceback with local variables must not show a password in it
         self.name = name or "main"
-        self.place = f"{parts.get('host', 'localhost')}/{parts.get('dbname', '')}".rstrip("/")
-        self._conninfo = conninfo
+        self.place = server_of(self._parameters)
         self._spacing = spacing
         self._asks = SimpleQueue[int]()
         self._offset = inf  # seconds from the server's clock to the monotonic clock of this process
-        self._connection: psycopg.Connection | None = None
+        self._connection: Any = None  # psycopg's: its types take constant statements only
 
     def start(self, tell: Tell) -> None:
         """Begin to answer :meth:`ask`: ``tell`` is called in a thread, with slots (monotonic seconds) or an error."""
@@ -100,18 +93,20 @@ class SlotSource:
 
     def _reserved(self, number: int) -> list[float]:
         if self._connection is None:
-            self._connection = psycopg.connect(
-                self._conninfo, autocommit=True, connect_timeout=CONNECT_TIMEOUT, application_name="rbim shared rate"
-            )
-            if self._connection.execute("SELECT to_regclass('rbim_rates')").fetchone() == (None,):
+            connect: Any = psycopg.connect
+            self._connection = connect(CONNECT, **self._parameters, autocommit=True)
+            if not self._answer(EXISTS):
                 self._connection.execute(CREATE)
         taken, longest = number * self._spacing, LONGEST + 1000 * self._spacing
-        began = time.monotonic()
-        cursor = self._connection.execute(TAKE, {"name": self.name, "taken": taken, "longest": longest})
-        ended = time.monotonic()
-        (due, server) = cursor.fetchone() or (0.0, 0.0)
-        self._offset = min(max(self._offset, began - server), ended - server)
+        due = self._answer(TAKE, {"name": self.name, "taken": taken, "longest": longest})
         return [due + self._offset - left * self._spacing for left in range(number, 0, -1)]
+
+    def _answer(self, statement: str, values: Any = ()) -> Any:  # values of the placeholders; a column
+        """Return the first column of a row; the second one is the server's time, and corrects the difference."""
+        began = time.monotonic()
+        found, server = self._connection.execute(statement, values).fetchone()
+        self._offset = min(max(self._offset, began - server), time.monotonic() - server)
+        return found
 
     def _disconnect(self) -> None:
         if self._connection is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from copy import copy
 from itertools import groupby
 from math import inf
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attrs import frozen
@@ -17,6 +19,7 @@ __all__ = [
     "CommandFailed",
     "CommandFailure",
     "Linked",
+    "Listeners",
     "NotTogether",
     "OneOfMany",
     "arguments_of",
@@ -24,6 +27,8 @@ __all__ = [
     "run_apart",
     "run_together",
 ]
+
+logger = logging.getLogger("rbim")
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -110,6 +115,33 @@ class Linked(Generic[T]):
         except Exception as error:
             self.chain.fail(error, self.place)
             raise
+
+
+class Listeners:
+    """Functions that are called, in any thread, when a database brings news. An error of one is logged with ``place``."""
+
+    def __init__(self, place: object) -> None:
+        self._place = place
+        self._calls: tuple[Callable[[], object], ...] = ()
+        self._lock = Lock()  # held only briefly: event loops wait for it
+
+    def add(self, call: Callable[[], object]) -> None:
+        """Add a function; once more, if it is there already."""
+        with self._lock:
+            self._calls = (*self._calls, call)
+
+    def remove(self, call: Callable[[], object]) -> None:
+        """Remove a function, however often it was added."""
+        with self._lock:
+            self._calls = tuple(each for each in self._calls if each is not call)
+
+    def call(self) -> None:
+        """Call all."""
+        for call in self._calls:
+            try:
+                call()
+            except Exception:  # the commands are committed all the same
+                logger.exception("a listener of %s failed", self._place)
 
 
 def many_of(command: Any) -> Callable[[Sequence[Any]], Sequence[Any]] | None:  # a command

@@ -5,7 +5,6 @@ Threads share one connection; processes share the file.
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 import stat
 import time
@@ -19,7 +18,7 @@ from attrs import frozen
 
 from rbim._support.private_files import create_private, require_trusted
 from rbim.errors import InvalidRequest
-from rbim.storage.commands import CommandFailed, CommandFailure, run_apart, run_together
+from rbim.storage.commands import CommandFailed, CommandFailure, Listeners, run_apart, run_together
 
 if TYPE_CHECKING:
     import os
@@ -29,7 +28,6 @@ __all__ = ["CommandFailure", "Database", "FileKind", "MemoryDatabase", "require_
 
 T = TypeVar("T")
 
-logger = logging.getLogger("rbim")
 
 NAMES = {b"rbim": "an inbox", b"rbsp": "a spool", b"rbjb": "a job's journal"}
 """The kinds of files by their mark, which is SQLite's ``application_id``."""
@@ -78,8 +76,7 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._querying = Lock()
         self._query_connection: sqlite3.Connection | None = None
-        self._listeners: tuple[Callable[[], object], ...] = ()
-        self._listening = Lock()  # held only briefly: event loops wait for it
+        self.listeners = Listeners(path)
 
     def open(self) -> None:
         """Open the file; create it if it is missing.
@@ -108,16 +105,6 @@ class Database:
     def users(self) -> int:
         """How often the file is open in this process."""
         return self._users
-
-    def listen(self, call: Callable[[], object]) -> None:
-        """Call a function, in any thread, after each transaction with ``news``."""
-        with self._listening:
-            self._listeners = (*self._listeners, call)
-
-    def unlisten(self, call: Callable[[], object]) -> None:
-        """Remove a listener."""
-        with self._listening:
-            self._listeners = tuple(each for each in self._listeners if each is not call)
 
     def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:  # values of the placeholders
         """Execute one statement, inside a command or a read."""
@@ -215,7 +202,6 @@ class Database:
         together: bool,
     ) -> list[Any]:
         self._begin(hurried)
-        listeners: Sequence[Callable[[], object]] = ()
         try:
             self._require_known_schema()
             self.now, self.news = self.clock(), False
@@ -225,19 +211,15 @@ class Database:
                 results = run_apart(commands, self.execute, lambda: self._in_transaction)
             last()
             self.execute("COMMIT")
-            if self.news:
-                listeners = self._listeners
+            news = self.news
         except BaseException:
             if self._in_transaction:
                 self.execute("ROLLBACK")
             raise
         finally:
             self._lock.release()
-        for call in listeners:
-            try:
-                call()
-            except Exception:  # the commands are committed all the same
-                logger.exception("a listener of %s failed", self.path)
+        if news:
+            self.listeners.call()
         return results
 
     def _require_known_schema(self) -> None:

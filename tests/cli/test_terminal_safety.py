@@ -147,7 +147,7 @@ COMMANDS = {
     "input": ["invite", "{}", "--group", "g", "--dry-run"],
     "output": ["job", "report", "j", "--csv", "{}/x"],
     "capture": ["callback", "explain", "{}"],
-    "inbox": ["callback", "replay", "{}", "--dead"],
+    "inbox": ["callback", "replay", "{}", "--yes"],
     "URL of a receiver": ["callback", "send", "--url", "{}"],
     "fields": ["groups", "detail", "{}"],
     "debug": ["--debug", "job", "status", "{}"],

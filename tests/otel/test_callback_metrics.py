@@ -29,8 +29,6 @@ from rbim.callbacks import (
 
 async def test_the_answers_of_a_receiver_and_the_rest_of_their_time(telemetry, clock):
     class Slow(MemorySink):
-        accept_now = None
-
         async def accept(self, delivery, /):
             await clock.sleep(0.5)
             return await super().accept(delivery)

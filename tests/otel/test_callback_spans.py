@@ -110,8 +110,6 @@ async def test_a_handler_begins_its_own_trace_whatever_span_the_receiver_was_ent
 
 async def test_a_delivery_says_how_it_was_answered(telemetry):
     class Full(MemorySink):
-        accept_now = None
-
         async def accept(self, delivery, /):
             if b"full" in delivery.body:
                 raise OSError
@@ -144,8 +142,6 @@ async def test_a_delivery_says_how_it_was_answered(telemetry):
 
 async def test_a_delivery_that_is_cancelled_ends_its_span_and_restores_the_context(telemetry):
     class Slow(MemorySink):
-        accept_now = None
-
         async def accept(self, _delivery, /):
             began.set()
             await anyio.sleep_forever()

@@ -276,7 +276,6 @@ async def test_leaving_ends_the_reading_at_work(telemetry, caplog):
 class Away(MemorySink):
     """A sink that fails until it is back."""
 
-    accept_now = None
     back = False
 
     async def accept(self, delivery, /):

@@ -543,8 +543,8 @@ def test_listeners_are_called_after_the_transactions_that_bring_news(database, n
         database.news = True
         return pair(database, number)
 
-    database.listen(listener)
-    database.listen(listener)
+    database.listeners.add(listener)
+    database.listeners.add(listener)
     database.commit(pairs(database, 1))
     assert heard == []
     database.commit([partial(news, 2), *pairs(database, 3)])
@@ -555,7 +555,7 @@ def test_listeners_are_called_after_the_transactions_that_bring_news(database, n
     with pytest.raises(ValueError, match="no"):
         database.commit([partial(news, 6), failing(ValueError("no"))], apart=False)
     assert len(heard) == 2
-    database.unlisten(listener)
+    database.listeners.remove(listener)
     database.commit([partial(news, 7)])
     assert len(heard) == 2
     assert numbers() == [1, 2, 3, 4, 7]
@@ -568,8 +568,8 @@ def test_a_listener_that_fails_harms_neither_what_was_committed_nor_the_other_li
         database.news = True
         return pair(database, 1)
 
-    database.listen(failing(ValueError("deaf")))
-    database.listen(lambda: heard.append(numbers()))
+    database.listeners.add(failing(ValueError("deaf")))
+    database.listeners.add(lambda: heard.append(numbers()))
     assert database.commit([news]) == [1]
     assert heard == [[1]]
     assert [(record.levelname, record.exc_info[1].args) for record in caplog.records] == [("ERROR", ("deaf",))]

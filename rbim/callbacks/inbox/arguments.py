@@ -33,14 +33,12 @@ class EventFilter:
     dead_only: bool = False
 
     def matches(self, delivery: Delivery) -> bool:
-        """Return whether a delivery is chosen, dead letter or not."""
+        """Return whether a delivery is chosen, dead letter or not, of whatever conversation."""
         name = "" if delivery.kind is None else delivery.kind.__name__
-        conversations = (delivery.conversation, delivery.conversation.removeprefix(f"{delivery.app_id}/"))
         return (
             delivery.received.timestamp() >= self.since
             and (self.classes is None or name in self.classes)
             and (self.msg_type is None or delivery.msg_type == self.msg_type)
-            and (self.conversation is None or self.conversation in conversations)
         )
 
 
@@ -54,7 +52,11 @@ def event_filter(
     """Return the filter of a caller's arguments. Raises InvalidRequest."""
     for name, text in (("kind", kind), ("conversation", conversation)):
         if isinstance(text, str):
-            _require_storable(name, text)
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                cause = f"{name}: characters that cannot be encoded in UTF-8 in {text!r}"
+                raise InvalidRequest(cause, field=name) from None
     return EventFilter(
         since=-inf if since is None else epoch(since, "since"),
         classes=_classes(kind),
@@ -62,13 +64,6 @@ def event_filter(
         conversation=conversation,
         dead_only=dead_only,
     )
-
-
-def _require_storable(name: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequest(f"{name}: characters that cannot be encoded in UTF-8 in {text!r}", field=name) from None
 
 
 def page(limit: int, after: int) -> tuple[int, int]:

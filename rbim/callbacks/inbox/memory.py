@@ -102,19 +102,10 @@ class MemorySink(StoredInbox):
     def _open_backlog(self) -> AbstractAsyncContextManager[Commits]:
         return nullcontext(self._transactions)
 
-    def _listen(self, call: Callable[[], object]) -> Callable[[], object]:
-        self._database.listen(call)
-        return partial(self._database.unlisten, call)
-
     @property
     def events(self) -> tuple[Event, ...]:
         """The events that wait or are being handled, in the order of acceptance."""
         return tuple(parse(body, dialect=self._dialect) for (body,) in self._database.query(WAITING))
-
-    def accept_now(self, delivery: Delivery, /) -> bool | OtherContent | None:
-        """Store a delivery if there is capacity; return whether it is new, or None if it must wait."""
-        with self._lock:
-            return self._accept(delivery, room=not self._waiting)
 
     async def accept(self, delivery: Delivery, /) -> bool | OtherContent:
         """Store a delivery as soon as there is capacity; return False if its key is known."""

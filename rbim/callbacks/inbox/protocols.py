@@ -11,22 +11,19 @@ from typing import TYPE_CHECKING, Protocol
 from attrs import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from contextlib import AbstractAsyncContextManager
     from datetime import datetime
     from types import TracebackType
     from typing import Self
 
     from rbim.callbacks.delivery import Delivery
-    from rbim.callbacks.events import Event
 
 
 __all__ = [
-    "Archive",
     "Backlog",
     "Claim",
     "Counts",
-    "DeadLetter",
     "Inbox",
     "LeaseLost",
     "OtherContent",
@@ -74,8 +71,7 @@ class Sink(Protocol):
     """The store of accepted deliveries: an async context manager that the receiver enters and leaves.
 
     ``durable`` tells whether accepted deliveries survive the process, ``retention`` for how many seconds their keys are
-    remembered. A sink that seldom waits may also have ``accept_now(delivery)``, a plain method that returns the result of
-    ``accept``, or None if ``accept`` would have to wait. It saves the receiver a timer.
+    remembered.
 
     A sink across a network has ``ready``, a bool: whether its servers can be reached now. In normal mode a receiver needs an
     overflow file for it, and while it is False stores deliveries there at once, instead of waiting for the budget to end.
@@ -148,30 +144,11 @@ class Counts:
 
 
 @frozen(kw_only=True)
-class DeadLetter:
-    """A dead letter, or an event in quarantine (``quarantined``).
-
-    ``error`` is the cause, ``number`` its place in the order of acceptance. ``attempts`` is 0 in quarantine.
-    """
-
-    number: int
-    key: str
-    conversation: str
-    app_id: str
-    body: bytes
-    received: datetime
-    attempts: int
-    error: str
-    msg_type: str
-    quarantined: bool = False
-
-
-@frozen(kw_only=True)
 class StoredEvent:
     """An event of an inbox, as people look at it.
 
-    ``state`` is ``waiting``, ``done``, ``dead`` or ``quarantined``; ``error`` the cause of the last failure, empty if there
-    is none. ``number`` is its place in the order of acceptance. ``attempts`` counts those that have ended.
+    ``state`` is ``waiting``, ``done``, ``dead`` (a dead letter) or ``quarantined``; ``error`` the cause of the last failure,
+    empty if there is none. ``number`` is its place in the order of acceptance. ``attempts`` counts those that have ended.
     """
 
     number: int
@@ -259,102 +236,4 @@ class Inbox(Sink, Protocol):
 
     def backlog(self) -> AbstractAsyncContextManager[Backlog]:
         """Return a backlog for the event loop that enters it; deliveries may be accepted in another one."""
-        ...
-
-
-class Archive(Protocol):
-    """An inbox's events for people: how many there are, and what to do with dead letters and events in quarantine.
-
-    An inbox on servers that cannot be reached raises ConnectionError.
-    """
-
-    async def counts(self) -> Counts:
-        """Return the numbers of waiting, done, dead and quarantined events."""
-        ...
-
-    async def lag(self) -> float:
-        """Return the age of the oldest waiting event in seconds; 0 if none waits."""
-        ...
-
-    async def dead_letters(
-        self,
-        limit: int = 100,
-        after: int = 0,
-        *,
-        since: datetime | None = None,
-        kind: type[Event] | str | None = None,
-        conversation: str | None = None,
-    ) -> list[DeadLetter]:
-        """Return the oldest dead letters: at most ``limit``, with numbers above ``after`` (next page: the last number).
-
-        ``since``: only those received since then (with a time zone). ``kind``: a class of events, including its subclasses,
-        or the text of a ``msgType``. ``conversation``: its name, with or without ``app_id`` and ``/`` in front. (Default of
-        each: any.) Raises InvalidRequest for an invalid argument.
-        """
-        ...
-
-    async def quarantined(
-        self,
-        limit: int = 100,
-        after: int = 0,
-        *,
-        since: datetime | None = None,
-        kind: type[Event] | str | None = None,
-        conversation: str | None = None,
-    ) -> list[DeadLetter]:
-        """Return the oldest events in quarantine; the arguments as in :meth:`dead_letters`."""
-        ...
-
-    async def event(self, number: int) -> DeadLetter | None:
-        """Return a dead letter or an event in quarantine; None if there is none with this number."""
-        ...
-
-    async def newest(self, limit: int = 100, before: int | None = None, *, state: str | None = None) -> list[StoredEvent]:
-        """Return the latest events, the newest first: at most ``limit``, with numbers below ``before`` (default: any).
-
-        ``state``: only those that are ``waiting``, ``done``, ``dead`` or ``quarantined`` (default: any).
-        """
-        ...
-
-    async def received(self, limit: int = 20_000) -> list[tuple[float, str]]:
-        """Return when the latest events were received, in epoch seconds, and their states; the newest first."""
-        ...
-
-    async def requeue(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
-        """Make dead letters, and events in quarantine that can be read now, wait again; return their number.
-
-        Attempts count from 1 again. An event keeps its place in the order of its conversation, before all that wait behind
-        it. One in quarantine whose key is known by now is handled as an event of its own.
-        With False for ``dead`` or ``quarantined``, numbers of that kind are left out.
-        """
-        ...
-
-    async def discard(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
-        """Delete dead letters and events in quarantine; return their number. A resend would be accepted as a new event.
-
-        With False for ``dead`` or ``quarantined``, numbers of that kind are left out.
-        """
-        ...
-
-    async def purge(self, *, dead: bool = True, quarantined: bool = True, before: datetime | None = None) -> int:
-        """Delete all dead letters and events in quarantine, or one kind of them; return their number.
-
-        ``before``: only those received before this time (with a time zone; default: all).
-        """
-        ...
-
-    async def replay(
-        self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
-    ) -> int:
-        """Make handled events, dead letters and readable events in quarantine wait again, in their old order.
-
-        ``since``, ``kind``: as in :meth:`dead_letters`. ``dead_only``: dead letters only. Attempts count from 1 again.
-        Returns their number; raises InvalidRequest for an invalid argument.
-        """
-        ...
-
-    async def replayable(
-        self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
-    ) -> dict[str, int]:
-        """Return how many events :meth:`replay` would make wait again, by ``msgType``, the most first. Changes nothing."""
         ...

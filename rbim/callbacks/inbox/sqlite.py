@@ -24,29 +24,29 @@ if TYPE_CHECKING:
     from rbim.callbacks.inbox.protocols import Counts
     from rbim.clock import Clock
 
-__all__ = ["INBOX", "InboxFile", "SqliteInbox"]
+__all__ = ["INBOX", "EventFile", "SqliteInbox"]
 
 INBOX = FileKind(name="an inbox", mark=b"rbim", schema=((), (), SCHEMA), oldest=3, harmless=(LeaseLost,), secure_delete=True)
 """The file of a :class:`~rbim.callbacks.SqliteInbox`. Earlier versions are refused."""
 
 
-class InboxFile:
-    """An inbox's file, shared by all threads of a process from the first ``open`` to the last ``close``."""
+class EventFile:
+    """A file of events, an inbox or a spool, shared by all threads of a process from first ``open`` to last ``close``."""
 
-    def __init__(self, path: Path, *, clock: Clock) -> None:
-        self.database = Database(path, INBOX, clock=lambda: clock.now().timestamp())
+    def __init__(self, path: Path, kind: FileKind, *, clock: Clock) -> None:
+        self.database = Database(path, kind, clock=lambda: clock.now().timestamp())
         self.purge: Callable[[], object] = bool
-        self._in_place = InPlace(path, "the inbox")
+        self._in_place = InPlace(path, f"the {kind.name.partition(' ')[2]}")
         self._gone = False
 
     def open(self) -> None:
-        """Open the file, or create it. Raises InvalidRequest if it is not an inbox of this version."""
+        """Open the file, or create it. Raises InvalidRequest if it is not one of its kind and version."""
         self.database.open()
         if self.database.users == 1:
             try:
                 self._in_place.forget()
                 self._in_place.require()
-                self.database.query("SELECT 1 FROM event LIMIT 0")  # opens the connection while the file is in place
+                self.database.query("SELECT 1 FROM sqlite_master LIMIT 0")  # opens the connection while the file is in place
             except BaseException:
                 self.database.close()
                 raise
@@ -106,11 +106,11 @@ class SqliteInbox(DurableInbox):
     """
 
     path: Path = field(converter=_path)
-    _file: InboxFile = field(
-        init=False, repr=False, default=Factory(lambda self: InboxFile(self.path, clock=self.clock), takes_self=True)
+    _file: EventFile = field(
+        init=False, repr=False, default=Factory(lambda self: EventFile(self.path, INBOX, clock=self.clock), takes_self=True)
     )
 
-    def _make_store(self) -> tuple[InboxFile, InboxStore]:
+    def _make_store(self) -> tuple[EventFile, InboxStore]:
         store = InboxStore(
             self._file.database, retention=self.retention, dead_retention=self.dead_retention, lease=self.lease
         )

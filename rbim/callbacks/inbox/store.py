@@ -2,75 +2,57 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from hashlib import blake2b
+from math import inf
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rbim.callbacks.delivery import delivery_of
+from rbim.callbacks.events import document_of
 from rbim.callbacks.inbox import statements as sql
 from rbim.callbacks.inbox.arguments import LARGEST, EventFilter
-from rbim.callbacks.inbox.conflict import OTHER_CONTENT, is_resend, with_own_key
-from rbim.callbacks.inbox.protocols import Claim, Counts, DeadLetter, LeaseLost, OtherContent, StoredEvent
+from rbim.callbacks.inbox.protocols import Claim, Counts, LeaseLost, OtherContent, StoredEvent
 from rbim.callbacks.inbox.statements import DEAD, DONE, QUARANTINED
+from rbim.errors import CallbackRejected
 from rbim.storage.commands import CommandFailure, NotTogether
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from rbim.callbacks.delivery import Delivery
+    from rbim.storage.commands import Listeners
 
-__all__ = ["Availability", "InboxDatabase", "InboxStore", "claim_of", "row_of"]
+__all__ = ["STEP", "InboxStore", "claim_of", "row_of", "storable"]
 
 SLACK = 0.001  # seconds that a due time may be early: conversion between float and datetime rounds
 MARGIN = 3600.0  # seconds that a key is kept after the retention: the clock that signs a resend may be ahead
 PURGE_EVERY = 60.0  # seconds
-STEP = 500  # events that one transaction deletes, and letters that one looks at
+STEP = 500  # events that one transaction deletes or requeues, and letters that one looks at
 REPLAY_STEP = 1000
 EVERY = EventFilter()
+OTHER_CONTENT = "other content under the msgId of event "  # begins the ``error`` of such an event, before the number
 STATES: tuple[str, ...] = ("waiting", "done", "dead", "quarantined")  # by their numbers
 
 T = TypeVar("T")
 
 
-class Availability(NamedTuple):
-    """Whether a conversation can be claimed; if not, ``due`` is the seconds until the next one can (None: unknown)."""
-
-    ready: bool
-    due: float | None
-
-
-class InboxDatabase(Protocol):
-    """Executes the statements of an inbox: :class:`rbim.storage.sqlite.Database`, or one on a server."""
+class _Database(Protocol):
+    """Executes the statements of an inbox: :class:`rbim.storage.sqlite.Database`, which says more, or one on a server."""
 
     now: float
     news: bool
+    listeners: Listeners
 
-    def clock(self) -> float:
-        """Return the time in epoch seconds."""
-        ...
+    def clock(self) -> float: ...
 
-    def execute(self, statement: str, values: Any = ()) -> Any:
-        """Execute one statement, inside a command or a read; return a cursor."""
-        ...
+    def execute(self, statement: str, values: Any = ()) -> Any: ...
 
-    def executemany(self, statement: str, values: Any) -> int:
-        """Execute one statement for each of the values, inside a command; return the number of changed rows."""
-        ...
+    def executemany(self, statement: str, values: Any) -> int: ...
 
-    def read(self, reads: Callable[[], T]) -> T:
-        """Run a function that reads, outside any transaction."""
-        ...
+    def read(self, reads: Callable[[], T]) -> T: ...
 
-    def query(self, statement: str, values: Any = ()) -> list[Any]:
-        """Return the rows of a search that may take long."""
-        ...
-
-    def listen(self, call: Callable[[], object]) -> None:
-        """Call a function, in any thread, after each transaction with ``news``."""
-        ...
-
-    def unlisten(self, call: Callable[[], object]) -> None:
-        """Remove a listener."""
-        ...
+    def query(self, statement: str, values: Any = ()) -> list[Any]: ...
 
 
 class InboxStore:
@@ -79,7 +61,7 @@ class InboxStore:
     The methods from ``accept`` to ``purge_letters`` are commands: they run in a transaction of ``database``.
     """
 
-    def __init__(self, database: InboxDatabase, *, retention: float, lease: float, dead_retention: float | None) -> None:
+    def __init__(self, database: _Database, *, retention: float, lease: float, dead_retention: float | None) -> None:
         self.database = database
         self._retention = retention
         self._dead_retention = dead_retention
@@ -111,9 +93,12 @@ class InboxStore:
                 self._open_conversations((delivery.conversation,))
             return True
         ((number, known),) = self.database.execute(sql.BY_KEY, (delivery.key,))
-        if is_resend(delivery.body, known):
+        if delivery.body == known or (content := _content(delivery.body)) == _content(known):
             return False
-        other = with_own_key(delivery, number)
+        # its key is made of the known one and the content: its resends have the same
+        own = f"{delivery.key} {json.dumps(content, sort_keys=True, default=bytes.hex)}"
+        key = blake2b(own.encode(), digest_size=16).hexdigest()
+        other = delivery._replace(key=key, problem=f"{OTHER_CONTENT}{number}")
         if self.database.execute(sql.ACCEPT, row_of(other)).rowcount > 0:
             return OtherContent(key=other.key, problem=other.problem or "")
         return False
@@ -194,7 +179,7 @@ class InboxStore:
 
     def dead_letter(self, claim: Claim, *, error: str, more: int) -> list[Claim]:
         """Settle an event as a dead letter; otherwise like ``done``."""
-        return self._settle((claim,), (DEAD, self.database.now, _storable(error)), more=more)
+        return self._settle((claim,), (DEAD, self.database.now, storable(error)), more=more)
 
     def _settle(self, claims: Sequence[Claim], result: tuple[int, float, str | None], *, more: int) -> list[Claim]:
         name, fence = claims[0].conversation, claims[0].fence
@@ -217,7 +202,7 @@ class InboxStore:
         """Record a failed attempt and pause the conversation. Raises LeaseLost."""
         if not self._end_lease(claim, self.database.now + pause, begun=0):
             raise LeaseLost
-        self.database.execute(sql.COUNT_FAILURE, (_storable(error), claim.number))
+        self.database.execute(sql.COUNT_FAILURE, (storable(error), claim.number))
 
     def release(self, claim: Claim, *, died: bool = False) -> None:
         """Give an event and the later ones of its conversation back unhandled, unless the lease is lost."""
@@ -240,21 +225,22 @@ class InboxStore:
     def requeue(self, numbers: Sequence[int], *, dead: bool = True, quarantined: bool = True) -> int:
         """Let dead letters wait again, and events in quarantine that can be read now; return their number."""
         count = 0
-        for letter in _letters(row for each in numbers for row in self.database.execute(sql.LETTER, (each,)).fetchall()):
-            if letter.quarantined and quarantined:
+        for letter in _events(row for each in numbers for row in self.database.execute(sql.LETTER, (each,)).fetchall()):
+            if letter.state == "quarantined" and quarantined:
                 count += self._readmit(letter, delivery_of(letter.body, app_id=letter.app_id, received=letter.received))
-            elif not letter.quarantined and dead:
+            elif letter.state == "dead" and dead:
                 self.database.execute(sql.REQUEUE, (letter.number,))
                 self._count_anew((letter.conversation,))
                 count += 1
         return count
 
-    def _readmit(self, letter: DeadLetter, delivery: Delivery) -> bool:
+    def _readmit(self, letter: StoredEvent, delivery: Delivery) -> bool:
         """Let an event in quarantine wait if it can be read now; with a known key it keeps the key that it has here."""
         if delivery.problem is not None:
             return False
+        _, _, _, kind, msg_type, *_ = row_of(delivery)
         for key in (delivery.key, letter.key):
-            values = (key, delivery.conversation, *_kind(delivery), letter.number, key, letter.number)
+            values = (key, delivery.conversation, kind, msg_type, letter.number, key, letter.number)
             if self.database.execute(sql.READMIT, values).rowcount:
                 break
         self._count_anew((delivery.conversation,))
@@ -316,15 +302,17 @@ class InboxStore:
 
     # ---------------------------------------------------------------------------------- reads
 
-    def availability(self, held: Collection[int] = ()) -> Availability:
-        """Return whether and when a conversation can be claimed; ignore those leased under the fences ``held``."""
+    def due(self, held: Collection[int] = ()) -> float:
+        """Return the seconds until a conversation can be claimed: 0 at once, infinite if none waits.
+
+        Those leased under the fences ``held`` do not count.
+        """
         execute, limit = self.database.execute, (len(held) + 1,)
         rows = self.database.read(
             lambda: execute(sql.NEXT_READY, limit).fetchall() + execute(sql.NEXT_RETRIED_ALONE, limit).fetchall()
         )
-        dues = [ready - self.database.clock() for ready, fence in rows if fence not in held]
-        due = min(dues, default=None)
-        return Availability(ready=True, due=0.0) if due is not None and due <= SLACK else Availability(ready=False, due=due)
+        due = min((ready - self.database.clock() for ready, fence in rows if fence not in held), default=inf)
+        return due if due > SLACK else 0.0
 
     def counts(self) -> Counts:
         """Return the numbers of events by state."""
@@ -341,33 +329,18 @@ class InboxStore:
         ((number,),) = self.database.query(sql.LAST_NUMBER)
         return int(number)
 
-    def letter(self, number: int) -> DeadLetter | None:
+    def letter(self, number: int) -> StoredEvent | None:
         """Return a dead letter or an event in quarantine; None if there is none with this number."""
-        return next(iter(_letters(self.database.query(sql.LETTER, (number,)))), None)
+        return next(iter(_events(self.database.query(sql.LETTER, (number,)))), None)
 
-    def letters(self, state: int, wanted: EventFilter, limit: int, after: int) -> list[DeadLetter]:
+    def letters(self, state: int, wanted: EventFilter, limit: int, after: int) -> list[StoredEvent]:
         """Return at most ``limit`` dead letters or events in quarantine with numbers above ``after``."""
-        return _letters(self.database.query(sql.LETTERS[state], _values(wanted, after, limit=limit)))
+        return _events(self.database.query(sql.LETTERS[state], _values(wanted, after, limit=limit)))
 
     def newest(self, state: str | None, limit: int, before: int) -> list[StoredEvent]:
         """Return the latest events in a state (None: any) with numbers below ``before``, the newest first."""
         statement = sql.NEWEST[None if state is None else STATES.index(state)]
-        rows: list[tuple[Any, ...]] = self.database.query(statement, (before, limit))
-        return [
-            StoredEvent(
-                number=number,
-                key=key,
-                conversation=conversation,
-                app_id=app_id,
-                body=body,
-                received=datetime.fromtimestamp(received, UTC),
-                attempts=attempts,
-                error=error or "",
-                msg_type=msg_type,
-                state=STATES[int(found)],
-            )
-            for number, key, conversation, app_id, body, received, attempts, error, msg_type, found in rows
-        ]
+        return _events(self.database.query(statement, (before, limit)))
 
     def received(self, limit: int) -> list[tuple[float, str]]:
         """Return when the latest events were received, in epoch seconds, and their states; the newest first."""
@@ -410,11 +383,6 @@ def claim_of(name: str, fence: int, *row: Any, crashes: int = 0) -> Claim:
     )
 
 
-def _kind(delivery: Delivery) -> tuple[str, str]:
-    """Return the name of an event's class and its ``msgType``."""
-    return "" if delivery.kind is None else delivery.kind.__name__, delivery.msg_type
-
-
 def row_of(delivery: Delivery) -> tuple[str | float | bytes | None, ...]:
     """Return the values of ACCEPT."""
     key, conversation, app_id, body, received, kind, msg_type, _, problem = delivery
@@ -424,9 +392,9 @@ def row_of(delivery: Delivery) -> tuple[str | float | bytes | None, ...]:
     return key, conversation, app_id, name, msg_type, at, QUARANTINED, at, problem, body
 
 
-def _letters(rows: Iterable[Any]) -> list[DeadLetter]:
+def _events(rows: Iterable[Any]) -> list[StoredEvent]:
     return [
-        DeadLetter(
+        StoredEvent(
             number=number,
             key=key,
             conversation=conversation,
@@ -436,15 +404,15 @@ def _letters(rows: Iterable[Any]) -> list[DeadLetter]:
             attempts=attempts,
             error=error or "",
             msg_type=msg_type,
-            quarantined=state == QUARANTINED,
+            state=STATES[int(state)],
         )
         for number, key, conversation, app_id, body, received, attempts, error, msg_type, state in rows
     ]
 
 
-def _readable(rows: Iterable[Any], wanted: EventFilter) -> Iterable[tuple[DeadLetter, Delivery]]:
+def _readable(rows: Iterable[Any], wanted: EventFilter) -> Iterable[tuple[StoredEvent, Delivery]]:
     """Yield the events in quarantine that are wanted and can be read now, except for other content of a known event."""
-    for letter in _letters(rows):
+    for letter in _events(rows):
         if not letter.error.startswith(OTHER_CONTENT):
             delivery = delivery_of(letter.body, app_id=letter.app_id, received=letter.received)
             if delivery.problem is None and wanted.matches(delivery):
@@ -467,6 +435,13 @@ def _values(wanted: EventFilter, after: int, until: int = LARGEST, *, limit: int
     }
 
 
-def _storable(text: str) -> str:
-    """Return a text without lone surrogates, which a traceback may quote and SQLite cannot store."""
+def _content(body: bytes) -> Any:  # a JSON document without its resendFlag, or the bytes
+    try:
+        return {name: value for name, value in document_of(body).items() if name != "resendFlag"}
+    except CallbackRejected:
+        return body
+
+
+def storable(text: str) -> str:
+    """Return a text without lone surrogates, which a traceback may quote and no store can hold."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -16,6 +16,7 @@ from attrs import define, field, setters
 from rbim._support.event_loops import waker
 from rbim.callbacks.inbox.arguments import LARGEST, epoch, event_filter, numbers_of, page
 from rbim.callbacks.inbox.statements import DEAD, QUARANTINED
+from rbim.callbacks.inbox.store import STEP
 from rbim.clock import SystemClock
 from rbim.storage.commands import OneOfMany
 from rbim.storage.group_commit import open_group_commit
@@ -31,18 +32,16 @@ if TYPE_CHECKING:
 
     from rbim.callbacks.delivery import Delivery
     from rbim.callbacks.events import Event
-    from rbim.callbacks.inbox.protocols import Backlog, Claim, Counts, DeadLetter, OtherContent, StoredEvent
+    from rbim.callbacks.inbox.protocols import Backlog, Claim, Counts, OtherContent, StoredEvent
     from rbim.callbacks.inbox.store import InboxStore
     from rbim.clock import Clock
     from rbim.storage.group_commit import Chain, CommitStore, GroupCommit
 
     T = TypeVar("T")
 
-__all__ = ["WEEK", "Commits", "DurableInbox", "StoredInbox"]
+__all__ = ["WEEK", "Archive", "Commits", "DurableInbox", "StoredInbox"]
 
 WEEK = 7 * 24 * 3600.0  # seconds
-
-STEP = 500  # events that one transaction requeues or deletes
 
 
 class Commits(Protocol):
@@ -61,47 +60,21 @@ class Commits(Protocol):
         ...
 
 
-class StoredInbox(ABC):
-    """An inbox whose events are in the tables of :mod:`rbim.callbacks.inbox.statements`: an ``Inbox`` and an ``Archive``."""
+class Archive(ABC):
+    """An inbox's events for people: how many there are, and what to do with dead letters and events in quarantine.
+
+    An inbox on servers that cannot be reached raises ConnectionError.
+    """
 
     __slots__ = ()
 
-    span = 20_000
-    """Numbers of events among which one search of :meth:`replayable` counts."""
-    lease: float
-    poll: float
-    clock: Clock
+    _span = 20_000  # numbers of events among which one search of `replayable` counts
     _store: InboxStore
 
     @property
     @abstractmethod
     def _commits(self) -> Commits:
         """The transactions of the event loop that entered the inbox."""
-
-    @abstractmethod
-    def _open_backlog(self) -> AbstractAsyncContextManager[Commits]:
-        """Open transactions for the event loop of a worker."""
-
-    @abstractmethod
-    def _listen(self, call: Callable[[], object]) -> Callable[[], object]:
-        """Have a function called, in any thread, when a claim may succeed; return how to end that."""
-
-    @asynccontextmanager
-    async def backlog(self) -> AsyncGenerator[Backlog, None]:
-        """Return a backlog for the event loop that enters it, in any thread. The inbox itself need not be entered.
-
-        Events that are still claimed on leaving can be claimed again after their lease expires; at once if leases do not.
-        """
-        async with self._open_backlog() as commits:
-            backlog = _Backlog(self._store, commits, clock=self.clock, poll=self.poll)
-            unlisten = self._listen(partial(waker(), backlog.notify))
-            try:
-                yield backlog
-            finally:
-                unlisten()
-                if self.lease == inf:
-                    with anyio.CancelScope(shield=True):
-                        await backlog.release_all()
 
     async def counts(self) -> Counts:
         """Return the numbers of waiting, done, dead and quarantined events. The time grows with the number of events."""
@@ -119,8 +92,13 @@ class StoredInbox(ABC):
         since: datetime | None = None,
         kind: type[Event] | str | None = None,
         conversation: str | None = None,
-    ) -> list[DeadLetter]:
-        """Return a page of the oldest dead letters, as :meth:`~rbim.callbacks.Archive.dead_letters` says."""
+    ) -> list[StoredEvent]:
+        """Return the oldest dead letters: at most ``limit``, with numbers above ``after`` (next page: the last number).
+
+        ``since``: only those received since then (with a time zone). ``kind``: a class of events, including its subclasses,
+        or the text of a ``msgType``. ``conversation``: its name, with or without ``app_id`` and ``/`` in front. (Default of
+        each: any.) Raises InvalidRequest for an invalid argument.
+        """
         wanted = event_filter(since, kind, conversation)
         return await self._commits.query(partial(self._store.letters, DEAD, wanted, *page(limit, after)))
 
@@ -132,17 +110,20 @@ class StoredInbox(ABC):
         since: datetime | None = None,
         kind: type[Event] | str | None = None,
         conversation: str | None = None,
-    ) -> list[DeadLetter]:
-        """Return a page of the oldest events in quarantine, as :meth:`~rbim.callbacks.Archive.quarantined` says."""
+    ) -> list[StoredEvent]:
+        """Return the oldest events in quarantine; the arguments as in :meth:`dead_letters`."""
         wanted = event_filter(since, kind, conversation)
         return await self._commits.query(partial(self._store.letters, QUARANTINED, wanted, *page(limit, after)))
 
-    async def event(self, number: int) -> DeadLetter | None:
+    async def event(self, number: int) -> StoredEvent | None:
         """Return a dead letter or an event in quarantine; None if there is none with this number."""
         return await self._commits.query(partial(self._store.letter, number)) if numbers_of((number,)) else None
 
     async def newest(self, limit: int = 100, before: int | None = None, *, state: str | None = None) -> list[StoredEvent]:
-        """Return the latest events, the newest first, as :meth:`~rbim.callbacks.Archive.newest` says."""
+        """Return the latest events, the newest first: at most ``limit``, with numbers below ``before`` (default: any).
+
+        ``state``: only those that are ``waiting``, ``done``, ``dead`` or ``quarantined`` (default: any).
+        """
         most, at = page(limit, LARGEST if before is None else before)
         return await self._commits.query(partial(self._store.newest, state, most, at))
 
@@ -151,11 +132,19 @@ class StoredInbox(ABC):
         return await self._commits.query(partial(self._store.received, limit))
 
     async def requeue(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
-        """Let dead letters and readable quarantined events wait again, as :meth:`~rbim.callbacks.Archive.requeue` says."""
+        """Make dead letters, and events in quarantine that can be read now, wait again; return their number.
+
+        Attempts count from 1 again. An event keeps its place in the order of its conversation, before all that wait behind
+        it. One in quarantine whose key is known by now is handled as an event of its own.
+        With False for ``dead`` or ``quarantined``, numbers of that kind are left out.
+        """
         return await self._in_steps(partial(self._store.requeue, dead=dead, quarantined=quarantined), numbers)
 
     async def discard(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
-        """Delete dead letters and events in quarantine; return their number: see :meth:`~rbim.callbacks.Archive.discard`."""
+        """Delete dead letters and events in quarantine; return their number. A resend would be accepted as a new event.
+
+        With False for ``dead`` or ``quarantined``, numbers of that kind are left out.
+        """
         return await self._in_steps(partial(self._store.discard, dead=dead, quarantined=quarantined), numbers)
 
     async def _in_steps(self, command: Callable[[Sequence[int]], int], numbers: Iterable[int]) -> int:
@@ -165,7 +154,10 @@ class StoredInbox(ABC):
         return count
 
     async def purge(self, *, dead: bool = True, quarantined: bool = True, before: datetime | None = None) -> int:
-        """Delete all dead letters and events in quarantine in steps, as :meth:`~rbim.callbacks.Archive.purge` says."""
+        """Delete all dead letters and events in quarantine, or one kind of them, in steps; return their number.
+
+        ``before``: only those received before this time (with a time zone; default: all).
+        """
         limit, count = inf if before is None else epoch(before, "before"), 0
         for state in [DEAD] * dead + [QUARANTINED] * quarantined:
             at, more = 0, True
@@ -178,9 +170,11 @@ class StoredInbox(ABC):
     async def replay(
         self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
     ) -> int:
-        """Make events wait again, in their old order, and return their number: see :meth:`~rbim.callbacks.Archive.replay`.
+        """Make handled events, dead letters and readable events in quarantine wait again, in their old order.
 
-        It works in steps, so that deliveries are accepted meanwhile; if cancelled, it may have replayed some events.
+        ``since``, ``kind``: as in :meth:`dead_letters`. ``dead_only``: dead letters only. Attempts count from 1 again.
+        Returns their number; raises InvalidRequest for an invalid argument. It works in steps, so that deliveries are
+        accepted meanwhile; if cancelled, it may have replayed some events.
         """
         wanted = event_filter(since, kind, dead_only=dead_only)
         at, count = 0, 0
@@ -196,7 +190,7 @@ class StoredInbox(ABC):
         """Return how many events :meth:`replay` would make wait again, by ``msgType``, the most first. Changes nothing."""
         wanted, store = event_filter(since, kind, dead_only=dead_only), self._store
         last = await self._commits.query(store.last)
-        step = LARGEST if dead_only else self.span  # dead letters have an index
+        step = LARGEST if dead_only else self._span  # dead letters have an index
         found: Counter[str] = Counter()
         for at in range(0, last, step):
             until = min(at + step, last)
@@ -208,6 +202,38 @@ class StoredInbox(ABC):
             found.update(kinds)
             more = at > 0
         return dict(found.most_common())
+
+
+class StoredInbox(Archive):
+    """An inbox whose events are in the tables of :mod:`rbim.callbacks.inbox.statements`."""
+
+    __slots__ = ()
+
+    lease: float
+    poll: float
+    clock: Clock
+
+    @abstractmethod
+    def _open_backlog(self) -> AbstractAsyncContextManager[Commits]:
+        """Open transactions for the event loop of a worker."""
+
+    @asynccontextmanager
+    async def backlog(self) -> AsyncGenerator[Backlog, None]:
+        """Return a backlog for the event loop that enters it, in any thread. The inbox itself need not be entered.
+
+        Events that are still claimed on leaving can be claimed again after their lease expires; at once if leases do not.
+        """
+        async with self._open_backlog() as commits:
+            backlog = _Backlog(self._store, commits, clock=self.clock, poll=self.poll)
+            notify = partial(waker(), backlog.notify)
+            self._store.database.listeners.add(notify)
+            try:
+                yield backlog
+            finally:
+                self._store.database.listeners.remove(notify)
+                if self.lease == inf:
+                    with anyio.CancelScope(shield=True):
+                        await backlog.release_all()
 
 
 def _clock(given: Clock | None) -> Clock:
@@ -225,15 +251,11 @@ class DurableInbox(StoredInbox):
     clock: Clock = field(default=None, kw_only=True, converter=_clock, repr=False)
     _opened: CommitStore = field(init=False, repr=False, on_setattr=setters.NO_OP)
     _store: InboxStore = field(init=False, repr=False, on_setattr=setters.NO_OP)
-    _accept_all: Callable[[Sequence[Delivery]], Sequence[bool | OtherContent]] = field(
-        init=False, repr=False, on_setattr=setters.NO_OP
-    )
     _entered: AsyncExitStack | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
     _group_commit: GroupCommit | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
 
     def __attrs_post_init__(self) -> None:
         self._opened, self._store = self._make_store()
-        self._accept_all = self._store.accept_all
 
     @abstractmethod
     def _make_store(self) -> tuple[CommitStore, InboxStore]:
@@ -275,11 +297,6 @@ class DurableInbox(StoredInbox):
     def _open_backlog(self) -> AbstractAsyncContextManager[GroupCommit]:
         return open_group_commit(self._opened)
 
-    def _listen(self, call: Callable[[], object]) -> Callable[[], object]:
-        database = self._store.database
-        database.listen(call)
-        return partial(database.unlisten, call)
-
     @unshielded
     async def accept(self, delivery: Delivery, /, *, chain: Chain | None = None) -> bool | OtherContent:
         """Store a delivery durably; return True if it is new, False if its key was accepted before.
@@ -291,7 +308,7 @@ class DurableInbox(StoredInbox):
         once one of them was not stored, the later ones are not either. Raises the error of the earlier delivery, and what
         the database raises if it cannot store (a full disk, for example): ``sqlite3.Error``, or ConnectionError on a server.
         """
-        return await self._commits.run(OneOfMany(self._accept_all, delivery), chain=chain)
+        return await self._commits.run(OneOfMany(self._store.accept_all, delivery), chain=chain)
 
 
 class _Backlog:
@@ -370,13 +387,13 @@ class _Backlog:
             if self._store.purge_due():
                 with suppress(sqlite3.Error, ConnectionError):  # a full disk, for example: the next look is in a minute
                     await self._commits.run(bool)
-            ready, due = await self._commits.read(partial(self._store.availability, frozenset(self._held)))
-            if ready:
+            due = await self._commits.read(partial(self._store.due, frozenset(self._held)))
+            if due <= 0:
                 return
             with anyio.move_on_after(self._poll) as scope:
                 self._waiting.add(scope)
                 try:
                     if changes == self._changes:  # else the read may have missed a change
-                        await (anyio.sleep_forever() if due is None or due == inf else self._clock.sleep(due))
+                        await (anyio.sleep_forever() if due == inf else self._clock.sleep(due))
                 finally:
                     self._waiting.discard(scope)

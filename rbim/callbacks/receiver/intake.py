@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from anyio import Event
-from attrs import define, evolve
+from attrs import evolve
 
 from rbim._support.asgi import TooLarge, body_of
 from rbim._support.text import one_line
@@ -92,13 +92,6 @@ Line = dict[int, Event | None]
 """The deliveries of one conversation on their way, in order; with an event for each that waits until it is the first."""
 
 
-@define
-class _Arrival:
-    """The key of a delivery on its way, as soon as it is known, for observers."""
-
-    key: str | None = None
-
-
 class Intake:
     """Checks and stores deliveries while it is ``open``; handling is left to a worker.
 
@@ -132,7 +125,6 @@ class Intake:
         self._ring = ring
         self._sink = sink
         self._accept: Callable[..., Any] = sink.accept
-        self._accept_now: Callable[[Delivery], bool | OtherContent | None] | None = getattr(sink, "accept_now", None)
         self._chained = "chain" in signature(sink.accept).parameters
         self._spool = spool
         self._spools = spools
@@ -169,22 +161,22 @@ class Intake:
 
     async def _observed(self, headers: Headers, body: bytes, receive: Receive | None = None) -> Reply | None:
         """Like :meth:`receive`; observers see the start and the end of the delivery."""
-        began, arrival, reply = self.clock.monotonic(), _Arrival(), None
+        began, keys, reply = self.clock.monotonic(), list[str](), None
         self._observers.notify(DeliveryStarted)
         try:
-            reply = await self.receive(headers, body, receive, arrival)
+            reply = await self.receive(headers, body, receive, keys)
         finally:
             status = None if reply is None else reply.status
             elapsed = self.clock.monotonic() - began
-            self._observers.notify(DeliveryEnded, key=arrival.key, status=status, elapsed=elapsed)
+            self._observers.notify(DeliveryEnded, key=keys[0] if keys else None, status=status, elapsed=elapsed)
         return reply
 
     async def receive(  # noqa: C901, PLR0912, PLR0915  # the whole way, in order; a coroutine more would cost each delivery
-        self, headers: Headers, body: bytes, receive: Receive | None = None, arrival: _Arrival | None = None
+        self, headers: Headers, body: bytes, receive: Receive | None = None, found_keys: list[str] | None = None
     ) -> Reply | None:
         """Check and store a delivery, and return the answer; None if the client has disconnected.
 
-        With ``receive`` the body is read first.
+        With ``receive`` the body is read first. ``found_keys`` gets the delivery's key as soon as it is known.
         """
         if not self._begun:
             self._begun = True
@@ -234,18 +226,12 @@ class Intake:
                     return ACCEPTED
                 if not self.open:
                     return UNAVAILABLE
-                if arrival is not None:
-                    arrival.key = delivery.key
+                if found_keys is not None:
+                    found_keys.append(delivery.key)
 
                 # 3. The sink, unless others have to go first.
-                conversation = delivery.conversation
-                first = spool is None or not (spool.holds or conversation in self._lines)
-                if first and self.sink_entered and self._accept_now is not None:
-                    at_once = self._accept_now(delivery)
-                    if at_once is not None:
-                        return self._accepted(delivery, began, new=at_once)
                 if spool is not None:
-                    line = self._lines.setdefault(conversation, {})
+                    line = self._lines.setdefault(delivery.conversation, {})
                     self._arrived = place = self._arrived + 1
                     line[place] = None
                     if not self._chained:

@@ -7,6 +7,7 @@ it gets that later: :mod:`rbim.callbacks.receiver.spool`.
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, cast, get_args
 
@@ -14,18 +15,18 @@ from anyio import create_task_group
 from attrs import evolve
 
 from rbim._support.asgi import lifespan
-from rbim._support.text import quoted
+from rbim._support.text import one_line, quoted
 from rbim.callbacks.observers import Observers
 from rbim.callbacks.receiver.intake import Intake
 from rbim.callbacks.receiver.key_ring import KeyRing
-from rbim.callbacks.receiver.replies import NOT_POST, Health, read_queue, reply_of
+from rbim.callbacks.receiver.replies import NOT_POST, Health, reply_of
 from rbim.callbacks.receiver.spool import Spool
 from rbim.callbacks.receiver.wsgi import ReceiverWsgi
 from rbim.callbacks.signature import Policy
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.router import Resource, Router
 from rbim.callbacks.worker.supervision import HostTask, Supervision
-from rbim.callbacks.worker.worker import Worker, WorkerSettings
+from rbim.callbacks.worker.worker import Worker
 from rbim.clock import SystemClock
 from rbim.credentials import callback_credentials_from_env
 from rbim.dialect import Dialect
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from rbim._support.asgi import Receive, Scope, Send
     from rbim.callbacks.inbox.protocols import Inbox, Sink
+    from rbim.callbacks.inbox.stored import Archive
     from rbim.callbacks.receiver.key_ring import CallbackCredentials, CallbackCredentialsProvider
     from rbim.callbacks.receiver.replies import Reply
     from rbim.callbacks.signature import Headers, Keys
@@ -51,6 +53,9 @@ if TYPE_CHECKING:
 __all__ = ["Receiver", "ReceiverOptions"]
 
 Mode = Literal["normal", "high-guarantee"]
+
+READ_LIMIT = 1.0  # seconds for counting the waiting events
+MOST_OF_LINE = 300
 
 
 class ReceiverOptions(TypedDict, Generic[Resource], total=False):
@@ -176,17 +181,21 @@ class Receiver(Generic[Resource]):
         self._supervision = Supervision("receiver", notified, self.clock)
         self._sink_supervision = Supervision("sink", notified, self.clock)
         self._worker_supervision = Supervision("worker", notified, self.clock)
-        self._around = around
         self._worker: Worker | None = None
-        self._worker_options: dict[str, Any] = {
-            "clock": self.clock,
-            "concurrency": concurrency,
-            "timeout": timeout,
-            "backoff": backoff or Backoff(),
-            "observers": notified,
-            "drain": drain,
-        }
-        WorkerSettings(handlers=self.router, **self._worker_options)  # validates them
+        self._new_worker = partial(
+            Worker,
+            cast("Inbox", sink),
+            self.router,
+            clock=self.clock,
+            concurrency=concurrency,
+            timeout=timeout,
+            backoff=backoff or Backoff(),
+            observers=notified,
+            drain=drain,
+            around=around,
+            supervision=self._worker_supervision,
+        )
+        self._new_worker()  # validates them
 
     @classmethod
     def from_env(cls, *, sink: Sink, **options: Unpack[ReceiverOptions[Resource]]) -> Self:
@@ -221,7 +230,10 @@ class Receiver(Generic[Resource]):
     @asynccontextmanager
     async def _parts(self) -> AsyncGenerator[None, None]:
         if self.router:
-            self._make_worker()  # validates it, before anything is opened
+            self.router.check()
+            if not hasattr(self.sink, "backlog"):
+                cause = f"{type(self.sink).__name__} gives out no events; handlers need an inbox, such as SqliteInbox"
+                raise InvalidRequest(cause, field="sink")
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._ring)
             if self._spool is not None:
@@ -239,7 +251,7 @@ class Receiver(Generic[Resource]):
                 stack.callback(forwarding.cancel_scope.cancel)
                 forwarding.start_soon(self._spool.forward)
             if self.router:
-                self._worker = self._make_worker()
+                self._worker = self._new_worker()
                 await stack.enter_async_context(self._worker)
             self._intake.sink_entered = True
             try:
@@ -271,9 +283,17 @@ class Receiver(Generic[Resource]):
         parts = (self._supervision, self._sink_supervision, self._worker_supervision)
         receiver, sink, worker = parts
         running, failure = self._running is not None and receiver.running, self._intake.failure
-        waiting, lag, reading = None, None, ""
-        if running and sink.running:
-            waiting, lag, reading = await read_queue(self.sink, self.clock, self._log)
+        waiting: int | None = None
+        lag: float | None = None
+        reading = ""
+        if running and sink.running and hasattr(self.sink, "counts") and hasattr(self.sink, "lag"):
+            archive = cast("Archive", self.sink)
+            try:
+                with self.clock.scope(READ_LIMIT):
+                    waiting, lag = (await archive.counts()).waiting, await archive.lag()
+            except Exception as error:
+                self._log.warning("the waiting events could not be counted", exc_info=True)
+                reading = one_line(f"{type(error).__name__}: {error}", MOST_OF_LINE)
         return Health(
             accepting=running and failure is None and (sink.running or (self._spools and self._spool is not None)),
             handling=worker.running if self.router else None,
@@ -319,22 +339,6 @@ class Receiver(Generic[Resource]):
             return None
         return Spool(Path(path), self.sink, clock=self.clock, budget=budget, observers=observers)
 
-    def _make_worker(self) -> Worker:
-        self.router.check()
-        if not hasattr(self.sink, "backlog"):
-            raise InvalidRequest(
-                f"{type(self.sink).__name__} gives out no events; handlers need an inbox, such as SqliteInbox", field="sink"
-            )
-        inbox = cast("Inbox", self.sink)
-        options = self._worker_options
-        return Worker(inbox, self.router, around=self._around, supervision=self._worker_supervision, **options)
-
-
-def _path(scope: Scope) -> str:
-    """Return the path below the one at which the application is mounted."""
-    path, root = str(scope["path"]), str(scope.get("root_path", ""))
-    return path[len(root) :] if root and path.startswith(f"{root}/") else path
-
 
 class _ReceiverApp:
     """The ASGI application of a receiver; it takes deliveries at every path, and a GET at the path ``health``.
@@ -367,7 +371,10 @@ class _ReceiverApp:
             raise ValueError(f"an ASGI scope of the unknown type {scope['type']!r}")
 
     async def _other(self, scope: Scope) -> Reply:
-        if self._health is None or scope["method"] not in ("GET", "HEAD") or _path(scope) != self._health:
+        path, root = str(scope["path"]), str(scope.get("root_path", ""))
+        if root and path.startswith(f"{root}/"):  # the application is mounted there
+            path = path[len(root) :]
+        if self._health is None or scope["method"] not in ("GET", "HEAD") or path != self._health:
             return NOT_POST
         reply = reply_of(await self._receiver.health())
         return evolve(reply, body=b"") if scope["method"] == "HEAD" else reply

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from attrs import Factory, asdict, field, frozen
 
 from rbim._support.json import dumps
-from rbim._support.text import one_line
 from rbim.callbacks.signature import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rbim.callbacks.inbox.protocols import Counts
-    from rbim.clock import Clock
-    from rbim.observers import Log
 
 __all__ = [
     "ACCEPTED",
@@ -25,7 +21,6 @@ __all__ = [
     "UNAVAILABLE",
     "Health",
     "Reply",
-    "read_queue",
     "refusal",
     "reply_of",
 ]
@@ -77,10 +72,6 @@ def refusal(reason: Reason) -> Reply:
     return {Reason.TOO_LARGE: TOO_LARGE, Reason.UNSUPPORTED_ENCODING: ENCODED}.get(reason, UNAUTHENTIC)
 
 
-READ_LIMIT = 1.0  # seconds for counting the waiting events
-MOST_OF_LINE = 300
-
-
 @frozen(kw_only=True)
 class Health:
     """The health of a receiver now; see :meth:`Receiver.health`.
@@ -103,28 +94,6 @@ class Health:
     def ok(self) -> bool:
         """Whether deliveries are stored and, with handlers, handled."""
         return self.accepting and self.handling is not False
-
-
-@runtime_checkable
-class _Counting(Protocol):
-    async def counts(self) -> Counts: ...
-
-    async def lag(self) -> float: ...
-
-
-async def read_queue(sink: object, clock: Clock, log: Log) -> tuple[int | None, float | None, str]:
-    """Return the number of events that wait in a sink, the age of the oldest in seconds, and the error of reading them."""
-    if not isinstance(sink, _Counting):
-        return None, None, ""
-    waiting: int | None = None
-    lag: float | None = None
-    try:
-        with clock.scope(READ_LIMIT):
-            waiting, lag = (await sink.counts()).waiting, await sink.lag()
-    except Exception as error:
-        log.warning("the waiting events could not be counted", exc_info=True)
-        return None, None, one_line(f"{type(error).__name__}: {error}", MOST_OF_LINE)
-    return waiting, lag, ""
 
 
 def reply_of(health: Health) -> Reply:

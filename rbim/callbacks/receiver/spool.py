@@ -10,19 +10,19 @@ from contextlib import AsyncExitStack, closing, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.protocols import OtherContent
+from rbim.callbacks.inbox.sqlite import EventFile
 from rbim.callbacks.observers import Observers, Quarantined
 from rbim.callbacks.worker.attempt import ForeignCode, failure_of
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.errors import InvalidRequest
 from rbim.storage.group_commit import Chain, GroupCommit, open_group_commit
-from rbim.storage.in_place import InPlace
-from rbim.storage.sqlite import Database, FileKind
+from rbim.storage.sqlite import FileKind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -98,42 +98,29 @@ class _Row(NamedTuple):
         return delivery_of(self.body, app_id=self.app_id, received=datetime.fromtimestamp(self.received, UTC))
 
 
-class _File:
+class _File(EventFile):
     """The file, for a group commit; its methods run in threads."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
-        self._database = Database(path, SPOOL, clock=lambda: clock.now().timestamp())
-        self._in_place = InPlace(path, "the spool")
-
     def open(self) -> None:
-        self._database.open()
-        self._in_place.forget()
-        self._database.commit([partial(self._database.execute, OFFER_AGAIN)])
-
-    def close(self) -> None:
-        self._database.close()
-
-    def commit(self, commands: Sequence[Callable[[], Any]], *, hurried: Callable[[], bool] = bool) -> list[Any]:
-        """Raises FileNotFoundError if the file was deleted or moved: what it would store could not be found again."""
-        self._in_place.require()
-        return self._database.commit(commands, hurried=hurried)
+        super().open()
+        self.commit([partial(self.database.execute, OFFER_AGAIN)])
 
     def count(self) -> int:
-        ((count,),) = self._database.execute(COUNT).fetchall()
+        ((count,),) = self.database.execute(COUNT).fetchall()
         return int(count)
 
     def any(self) -> bool:
-        return self._database.execute(ANY).fetchone() is not None
+        return self.database.execute(ANY).fetchone() is not None
 
     def insert(self, delivery: Delivery) -> None:
         values = (delivery.conversation, delivery.app_id, delivery.received.timestamp(), delivery.body)
-        self._database.execute(INSERT, values)
+        self.database.execute(INSERT, values)
 
     def settle(self, stored: Sequence[int], refused: Sequence[tuple[str, int]], pausing: Sequence[str]) -> list[_Row]:
         """Forget deliveries that are stored, mark those that are refused; return the next ones of other conversations."""
-        self._database.executemany(DELETE, [(number,) for number in stored])
-        self._database.executemany(REFUSE, refused)
-        return [_Row(*row) for row in self._database.execute(NEXT, (json.dumps(pausing), BATCH))]
+        self.database.executemany(DELETE, [(number,) for number in stored])
+        self.database.executemany(REFUSE, refused)
+        return [_Row(*row) for row in self.database.execute(NEXT, (json.dumps(pausing), BATCH))]
 
 
 def refused_in(path: Path) -> list[str]:
@@ -155,7 +142,7 @@ class Spool:
     def __init__(self, path: Path, sink: Sink, *, clock: Clock, budget: float, observers: Observers | None = None) -> None:
         self.holds = False
         self._path = path
-        self._file = _File(path, clock)
+        self._file = _File(path, SPOOL, clock=clock)
         self._sink = sink
         self._accept: Callable[..., Awaitable[bool | OtherContent]] = sink.accept
         self._chained = "chain" in signature(sink.accept).parameters

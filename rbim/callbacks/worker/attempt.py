@@ -17,6 +17,7 @@ from attrs import field, frozen
 from rbim._support.event_loops import later
 from rbim._support.task_errors import is_being_cancelled
 from rbim._support.text import one_line
+from rbim.callbacks.inbox.store import storable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
@@ -60,19 +61,16 @@ class HandlerFailure:
 
 def failure_of(error: BaseException) -> HandlerFailure:
     """Return an exception as texts that any store can hold; one that names a foreign event loop gets a hint."""
-    line = one_line(_storable("".join(traceback.format_exception_only(error))), MOST_OF_LINE)
-    if _FOREIGN_LOOP.search(str(error)):
+    text = "".join(traceback.format_exception_only(error))  # also of an exception whose __str__ fails
+    line = one_line(storable(text), MOST_OF_LINE)
+    if _FOREIGN_LOOP.search(text):
         error.add_note(FOREIGN_LOOP)
         line = f"{line} ({FOREIGN_LOOP})"
     whole = "".join(traceback.format_exception(error))
-    trace = _storable(whole)
+    trace = storable(whole)
     if len(trace) > MOST_OF_TRACE:
         trace = f"{trace[: MOST_OF_TRACE // 2]}\n[...]\n{trace[-MOST_OF_TRACE // 2 :]}"
     return HandlerFailure(trace, line, error, error if trace == whole else None)
-
-
-def _storable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()  # files cannot hold lone surrogates
 
 
 def being_cancelled() -> bool:
@@ -116,7 +114,8 @@ class ForeignCode:
             return current_thread() is not main_thread()
         if isinstance(error, GeneratorExit) or (being_cancelled() and _has_no_error(error)):
             return False
-        _uncancel(self._cancels)
+        while _cancel_count() > self._cancels:
+            cast("asyncio.Task[Any]", asyncio.current_task()).uncancel()
         return True
 
 
@@ -223,10 +222,3 @@ def _cancel_count() -> int:
         return 0
     task = asyncio.current_task()
     return task.cancelling() if task else 0
-
-
-def _uncancel(cancels: int) -> None:
-    while _cancel_count() > cancels:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101  # it has a count
-        task.uncancel()

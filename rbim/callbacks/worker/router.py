@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from attrs import field, frozen
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CallNext",
     "HandlerCall",
-    "HandlerCalls",
     "HandlerContext",
     "HandlerRoute",
     "InThread",
@@ -86,10 +85,6 @@ class HandlerRoute:
     name: str = ""
     when: Callable[..., Any] | None = None
 
-    def call(self, event: Event, handling: HandlerContext) -> Any:
-        """Call the handler. The caller must await the result if it is awaitable, as it always is if not ``blocking``."""
-        return self.handler(event, handling) if self.wants_handling else self.handler(event)
-
 
 @frozen(kw_only=True)
 class HandlerCall:
@@ -104,18 +99,6 @@ class HandlerCall:
     blocking: bool = False
     event: str = ""
     handler: str = ""
-
-
-class HandlerCalls(Protocol):
-    """The source of a worker's handler calls: a :class:`Router`, or an object that forwards events."""
-
-    def check(self) -> None:
-        """Raise InvalidRequest if some event could have no handler."""
-        ...
-
-    def handler_call(self, claim: Claim, resource: Any = None, /) -> HandlerCall:
-        """Return the handler call for a claimed event. If this raises, the event becomes a dead letter at once."""
-        ...
 
 
 class _On(Generic[E, Resource]):
@@ -263,7 +246,7 @@ class Router(Generic[Resource]):
         return (self._fallback,)
 
     def handler_call(self, claim: Claim, resource: Any = None, /) -> HandlerCall:
-        """Return the handler call for a claimed event. Raises CallbackRejected if its body cannot be read."""
+        """Return the handler call for a claimed event. Raises CallbackRejected if its body cannot be read: a dead letter."""
         event = parse(claim.body, dialect=self._dialect)
         kind = type(event).__name__
         handling = HandlerContext(
@@ -294,7 +277,7 @@ class Router(Generic[Resource]):
 
 
 def _call(route: HandlerRoute, event: Event, handling: HandlerContext, in_thread: InThread) -> Awaitable[Any]:
-    call = partial(route.call, event, handling)
+    call = partial(route.handler, event, handling) if route.wants_handling else partial(route.handler, event)
     awaitable: Awaitable[Any] = in_thread(call) if route.blocking else call()
     return awaitable
 
@@ -347,7 +330,7 @@ def _route(handler: Callable[..., Any], when: Callable[..., Any] | None) -> Hand
     two = _binds(signature, 2)
     if not two and not _binds(signature, 1):
         raise InvalidRequest(f"{name}: a handler takes (event) or (event, handling), not {signature}", field="handler")
-    wants_handling = two and (not _binds(signature, 1) or _second_parameter(signature) == "handling")
+    wants_handling = two and (not _binds(signature, 1) or [*signature.parameters][1:2] == ["handling"])
     return HandlerRoute(handler=handler, blocking=not is_async(handler), wants_handling=wants_handling, name=name, when=when)
 
 
@@ -357,10 +340,6 @@ def _binds(signature: inspect.Signature, count: int) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _second_parameter(signature: inspect.Signature) -> str | None:
-    return next(iter(list(signature.parameters)[1:2]), None)
 
 
 def is_async(handler: Callable[..., Any]) -> bool:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
-import traceback
 from typing import TYPE_CHECKING, Literal, cast
 
 import anyio
 
 from rbim._support.event_loops import backend, later, spawn
-from rbim._support.text import one_line
 from rbim.callbacks.observers import PartEnded, PartRestarted
+from rbim.callbacks.worker.attempt import failure_of
 from rbim.callbacks.worker.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ __all__ = ["RESTARTS", "HostTask", "Supervision"]
 
 RESTARTS = Backoff(attempts=sys.maxsize, first=0.5, factor=2.0, most=30.0)
 """The pauses before restarts. A part that has run for ``most`` seconds begins again with the first one."""
-
-MOST_OF_LINE = 300
 
 
 class Supervision:
@@ -63,7 +60,7 @@ class Supervision:
             self._failures = 0
         self._failures += 1
         self.running, self._ended = False, True
-        self.error = one_line("".join(traceback.format_exception_only(error)), MOST_OF_LINE)
+        self.error = failure_of(error).line
         pause = RESTARTS.pause(self._failures) or RESTARTS.most
         self._observers.notify(PartEnded, part=self.part, error=self.error, pause=pause, exception=error)
         return pause
@@ -174,10 +171,14 @@ class HostTask:
             foreign = None
         begun = self._begun.is_set() or self._tries_later(error)
         by_itself = begun and not self._leaving.is_set() and not self._scope.cancel_called
-        loop_ends = _ends_process(error) or isinstance(error, GeneratorExit) or (cancelled and backend() == "trio")
+        loop_ends = (
+            _has(error, KeyboardInterrupt, SystemExit)
+            or isinstance(error, GeneratorExit)
+            or (cancelled and backend() == "trio")
+        )
         if not by_itself or loop_ends:
             self._error = foreign or error
-            if by_itself and _interrupted(error) and backend() == "trio":  # asyncio has ended its loop already
+            if by_itself and _has(error, KeyboardInterrupt) and backend() == "trio":  # asyncio has ended its loop already
                 signal.raise_signal(signal.SIGINT)  # trio raises it in its main task
             return
         self._scope = anyio.CancelScope()
@@ -192,15 +193,7 @@ def _single(error: BaseException) -> BaseException:
     return _single(group.exceptions[0]) if single else error
 
 
-def _ends_process(error: BaseException) -> bool:
-    return _has(error, (KeyboardInterrupt, SystemExit))
-
-
-def _interrupted(error: BaseException) -> bool:
-    return _has(error, (KeyboardInterrupt,))
-
-
-def _has(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
+def _has(error: BaseException, *kinds: type[BaseException]) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return cast("BaseExceptionGroup[BaseException]", error).subgroup(kinds) is not None
     return isinstance(error, kinds)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint
-from attrs import evolve, field, frozen
+from attrs import Factory, define, evolve, field, setters
 
 from rbim._support.event_loops import waker
 from rbim._support.task_errors import is_being_cancelled
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from anyio.abc import TaskStatus
 
     from rbim.callbacks.inbox.protocols import Backlog, Claim, Inbox
-    from rbim.callbacks.worker.router import HandlerCall, HandlerCalls
+    from rbim.callbacks.worker.router import HandlerCall, Router
     from rbim.clock import Clock
 
-__all__ = ["CRASHED", "FIRST_PAUSE", "GRACE", "LONGEST_PAUSE", "MOST_IN_A_ROW", "Worker", "WorkerSettings"]
+__all__ = ["CRASHED", "FIRST_PAUSE", "GRACE", "LONGEST_PAUSE", "MOST_IN_A_ROW", "Worker"]
 
 # Theory of operation: a conversation while this worker has its lease.
 #
@@ -117,19 +117,7 @@ def _not_below_zero(_: object, attribute: attrs.Attribute[Any], value: object) -
         )
 
 
-@frozen(kw_only=True)
-class WorkerSettings:
-    """The validated settings of a worker; times are in seconds."""
-
-    handlers: HandlerCalls
-    clock: Clock
-    backoff: Backoff
-    observers: Observers
-    concurrency: int = field(validator=at_least_one)
-    timeout: float = field(validator=above_zero)
-    drain: float = field(validator=_not_below_zero)
-
-
+@define(eq=False, repr=False, slots=False, on_setattr=setters.frozen)
 class Worker:
     """Handles an inbox's events with ``handlers``, a :class:`~rbim.callbacks.Router`. Workers may share an inbox.
 
@@ -152,33 +140,20 @@ class Worker:
     retried alone, for at most ``timeout`` seconds, and ``backoff`` says how often.
     """
 
-    def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
-        self,
-        inbox: Inbox,
-        handlers: HandlerCalls,
-        *,
-        clock: Clock | None = None,
-        concurrency: int = 16,
-        timeout: float = 60.0,
-        backoff: Backoff | None = None,
-        observers: Observers | None = None,
-        drain: float = 10.0,
-        around: Callable[[], AbstractAsyncContextManager[object]] | None = None,
-        supervision: Supervision | None = None,
-    ) -> None:
-        self._inbox = inbox
-        self._settings = settings = WorkerSettings(
-            handlers=handlers,
-            clock=clock or SystemClock(),
-            backoff=backoff or Backoff(),
-            observers=observers or Observers(),
-            concurrency=concurrency,
-            timeout=timeout,
-            drain=drain,
-        )
-        self._clock, self._observers, self._log = settings.clock, settings.observers, settings.observers.log
-        self._around = around
-        self.supervision = supervision or Supervision("worker", settings.observers, settings.clock)
+    inbox: Inbox
+    handlers: Router[Any]
+    clock: Clock = field(factory=SystemClock, kw_only=True)
+    concurrency: int = field(default=16, kw_only=True, validator=at_least_one)
+    timeout: float = field(default=60.0, kw_only=True, validator=above_zero)
+    backoff: Backoff = field(factory=Backoff, kw_only=True)
+    observers: Observers = field(factory=Observers, kw_only=True)
+    drain: float = field(default=10.0, kw_only=True, validator=_not_below_zero)
+    around: Callable[[], AbstractAsyncContextManager[object]] | None = field(default=None, kw_only=True)
+    supervision: Supervision = field(
+        default=Factory(lambda self: Supervision("worker", self.observers, self.clock), takes_self=True), kw_only=True
+    )
+
+    def __attrs_post_init__(self) -> None:
         self._call_soon: Callable[[Callable[[], object]], None] | None = None
         self._stopped = False
         self._run: _Run | None = None
@@ -213,7 +188,7 @@ class Worker:
 
     @asynccontextmanager
     async def _running(self) -> AsyncGenerator[None, None]:
-        async with nullcontext() if self._around is None else self._around() as resource, anyio.create_task_group() as tasks:
+        async with nullcontext() if self.around is None else self.around() as resource, anyio.create_task_group() as tasks:
             await tasks.start(partial(self.run, resource=resource))
             yield
 
@@ -230,12 +205,12 @@ class Worker:
         Raises InvalidRequest if the router has no fallback or the worker runs already, and any error of opening the inbox.
         Errors of handlers, and later errors of the inbox, are not raised. Returns at once if it was stopped before.
         """
-        self._settings.handlers.check()
+        self.handlers.check()
         if self._run is not None:
             raise InvalidRequest("this worker runs already; create another one")
         try:
-            async with self._inbox.backlog() as backlog:
-                self._run = run = _Run(self._settings, backlog, resource, self._inbox.lease)
+            async with self.inbox.backlog() as backlog:
+                self._run = run = _Run(self, backlog, resource)
                 task_status.started()
                 if not self._stopped:
                     await run.run()
@@ -270,13 +245,13 @@ class _Leased:
 class _Run:
     """One run of a worker."""
 
-    def __init__(self, settings: WorkerSettings, backlog: Backlog, resource: object, lease: float) -> None:
+    def __init__(self, settings: Worker, backlog: Backlog, resource: object) -> None:
         self.call_soon = waker()
         self._settings = settings
         self._clock, self._observers, self._log = settings.clock, settings.observers, settings.observers.log
         self._backlog = backlog
         self._resource = resource
-        self._lease = lease
+        self._lease = settings.inbox.lease
         self._threads = Threads(settings.concurrency)
         self._leased: set[_Leased] = set()
         self._unrecorded = 0  # successes
@@ -360,12 +335,8 @@ class _Run:
                 return
             self._tasks.start_soon(self._handle, leased)
         if len(conversations) < free:
-            await self._wait_until(self._wait_for_events())
-
-    async def _wait_for_events(self) -> None:
-        """Wait until a claim may succeed, for at most PATIENCE seconds of real time: the inbox may hang."""
-        with _for_at_most(PATIENCE):
-            await self._backlog.wait()
+            with _for_at_most(PATIENCE):  # the inbox may hang
+                await self._wait_until(self._backlog.wait())
 
     async def _retry_alone(self, leased: _Leased) -> None:
         """Handle an event when all others have ended, and nothing beside it; both for at most ``timeout`` seconds."""

@@ -20,7 +20,7 @@ from rbim.cli.json_output import show_json
 from rbim.cli.printable import printable
 
 if TYPE_CHECKING:
-    from rbim.callbacks.inbox.protocols import Archive
+    from rbim.callbacks.inbox.stored import Archive
 
 __all__ = ["callback", "explain", "replay", "send", "serve", "status", "work"]
 
@@ -122,14 +122,14 @@ def replay(  # noqa: PLR0913  # flags, each with a default
     inbox: FileName,
     since: str | None = None,
     kind: str | None = None,
-    dead: Flag = False,
     dry_run: Flag = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> int:
     """Schedule events of an inbox to be handled again, and print their number.
 
-    Without --since, --kind or --dead it asks first, since all events are handled again.
+    Without --since or --kind it asks first, since all events are handled again. `rbim callback letters requeue` takes dead
+    letters alone.
     `rbim callback serve --print` handles them at once if it is running, else when it starts.
 
     Parameters
@@ -140,8 +140,6 @@ def replay(  # noqa: PLR0913  # flags, each with a default
         Only events received since then: 7d, 24h, 30m, or 2026-01-31T09:00:00+08:00.
     kind
         Only events of one kind: a msgType such as TEAM_KICK, or a class such as TeamKick or Notification.
-    dead
-        Only dead letters: events that failed in their last attempt.
     dry_run
         Print how many events would be handled again, by msgType, and change nothing.
     as_json
@@ -150,31 +148,26 @@ def replay(  # noqa: PLR0913  # flags, each with a default
     moment = None if since is None else moment_ago(since, "--since")
     chosen = None if kind is None else kind_of(kind)
     if dry_run:
-        kinds = with_archive(inbox, lambda one: one.replayable(moment, chosen, dead_only=dead))
-        return _print_replayable(kinds, as_json=as_json)
-    if since is None and kind is None and not (dead or yes):
+        kinds = with_archive(inbox, lambda one: one.replayable(moment, chosen))
+        if as_json:
+            show_json({"events": sum(kinds.values()), "kinds": kinds})
+            return Exit.DONE
+        sys.stdout.write(f"{_events(sum(kinds.values()))} would be handled again\n")
+        shown = {printable(kind) or "-": count for kind, count in kinds.items()}
+        width = max(map(len, shown), default=0)
+        sys.stdout.write("".join(f"{kind:<{width}}  {count}\n" for kind, count in shown.items()))
+        return Exit.DONE
+    if since is None and kind is None and not yes:
         every = sum(with_archive(inbox, lambda one: one.replayable()).values())
         action = f"have all {_events(every)} of {shown_inbox(inbox)} handled again"
         unasked = f"rbim callback replay --inbox {shown_inbox(inbox)} --yes"
         if every and not confirmed(action, unasked, unchanged="nothing was replayed"):
             return Exit.USAGE
-    count = with_archive(inbox, lambda one: one.replay(moment, chosen, dead_only=dead))
+    count = with_archive(inbox, lambda one: one.replay(moment, chosen))
     if as_json:
         show_json({"events": count})
     else:
         sys.stdout.write(f"{_events(count)} will be handled again\n")
-    return Exit.DONE
-
-
-def _print_replayable(kinds: dict[str, int], *, as_json: bool) -> Exit:
-    """Print what a replay would do."""
-    if as_json:
-        show_json({"events": sum(kinds.values()), "kinds": kinds})
-        return Exit.DONE
-    sys.stdout.write(f"{_events(sum(kinds.values()))} would be handled again\n")
-    shown = {printable(kind) or "-": count for kind, count in kinds.items()}
-    width = max(map(len, shown), default=0)
-    sys.stdout.write("".join(f"{kind:<{width}}  {count}\n" for kind, count in shown.items()))
     return Exit.DONE
 
 

@@ -11,8 +11,8 @@ from rbim.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from rbim.callbacks.inbox.protocols import Archive
     from rbim.callbacks.inbox.sqlite import SqliteInbox
+    from rbim.callbacks.inbox.stored import Archive
     from rbim.postgres.inbox import PostgresInbox
 
 __all__ = ["inbox_of", "is_on_server", "shown_inbox", "with_archive"]

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from cyclopts import Token
 
-    from rbim.callbacks.inbox.protocols import Archive, DeadLetter
+    from rbim.callbacks.inbox.protocols import StoredEvent
+    from rbim.callbacks.inbox.stored import Archive
 
 __all__ = ["discard", "letters", "list_letters", "requeue", "show"]
 
@@ -99,11 +100,16 @@ class _Choice:
         return f"{number} {one if number == 1 else several}{' in quarantine' if self.quarantine else ''}"
 
     @property
+    def state(self) -> str:
+        """The state of these events."""
+        return "quarantined" if self.quarantine else "dead"
+
+    @property
     def only(self) -> dict[str, bool]:
         """The options of an archive's methods that leave out the other ones."""
         return {"dead": not self.quarantine, "quarantined": self.quarantine}
 
-    async def page(self, archive: Archive, after: int, limit: int = PAGE) -> list[DeadLetter]:
+    async def page(self, archive: Archive, after: int, limit: int = PAGE) -> list[StoredEvent]:
         """Return the next of them. Raises InvalidRequest for a wrong flag."""
         read = archive.quarantined if self.quarantine else archive.dead_letters
         since = None if self.since is None else moment_ago(self.since, "--since")
@@ -138,8 +144,8 @@ def list_letters(  # flags, each with a default
         Print one JSON object per line, with everything but the body. The body is in `show`.
     """
 
-    async def read(archive: Archive) -> list[DeadLetter]:
-        found: list[DeadLetter] = []
+    async def read(archive: Archive) -> list[StoredEvent]:
+        found: list[StoredEvent] = []
         at = after
         while len(found) <= limit and (page := await choice.page(archive, at, min(PAGE, limit - len(found) + 1))):
             found += page
@@ -190,7 +196,9 @@ def show(
         raise InvalidRequest("--body: give either --body or --json, not both", field="--body")
     choice = _Choice(quarantine=quarantine)
     (letter,) = with_archive(inbox, lambda archive: _numbered(choice, inbox, archive, [number]))
-    document = _letter_body(letter.body)
+    document: Any = None
+    with suppress(CallbackRejected):
+        document = document_of(letter.body)
     if body:
         sys.stdout.flush()
         sys.stdout.buffer.write(letter.body)
@@ -327,32 +335,24 @@ def _require_numbers_or_all(numbers: Sequence[int], *, every: bool) -> None:
 # ---------------------------------------------------------------------------------------------------------------- letters
 
 
-def _letter_document(letter: DeadLetter) -> Mapping[str, Any]:
+def _letter_document(letter: StoredEvent) -> Mapping[str, Any]:
     """Return everything but the body."""
     return {name: each for name, each in json_values(letter).items() if name != "body"}
 
 
-def _letter_body(body: bytes) -> Any:  # a JSON object, or None
-    """Return the JSON object in a body, or None if it holds none."""
-    try:
-        return document_of(body)
-    except CallbackRejected:
-        return None
-
-
-def _short_conversation(letter: DeadLetter) -> str:
+def _short_conversation(letter: StoredEvent) -> str:
     """Return the conversation without its application; ``-`` if it is that of one delivery alone."""
     return NONE if letter.conversation == letter.key else letter.conversation.removeprefix(f"{letter.app_id}/")
 
 
-async def _requeue_each(choice: _Choice, archive: Archive, found: Sequence[DeadLetter]) -> tuple[int, dict[int, str]]:
+async def _requeue_each(choice: _Choice, archive: Archive, found: Sequence[StoredEvent]) -> tuple[int, dict[int, str]]:
     """Let events be handled again; return how many, and the errors of those that are left in quarantine, by number."""
     done = await archive.requeue([letter.number for letter in found], **choice.only)
     left: dict[int, str] = {}
     if choice.quarantine and done < len(found):
         for each in found:
             letter = await archive.event(each.number)
-            if letter is not None and letter.quarantined:
+            if letter is not None and letter.state == choice.state:
                 left[each.number] = each.error
     return done, left
 
@@ -370,11 +370,11 @@ async def _requeue_all(choice: _Choice, archive: Archive) -> tuple[int, dict[int
 # ---------------------------------------------------------------------------------------------------------------- helpers
 
 
-async def _numbered(choice: _Choice, inbox: str, archive: Archive, numbers: Iterable[int]) -> list[DeadLetter]:
+async def _numbered(choice: _Choice, inbox: str, archive: Archive, numbers: Iterable[int]) -> list[StoredEvent]:
     """Return the events with these numbers. Raises InvalidRequest, which names those that are not there."""
     found = {number: await archive.event(number) for number in numbers}
     missing = [number for number, letter in found.items() if letter is None]
-    elsewhere = [number for number, letter in found.items() if letter and letter.quarantined != choice.quarantine]
+    elsewhere = [number for number, letter in found.items() if letter and letter.state != choice.state]
     if missing:
         raise InvalidRequest(
             f"{shown_inbox(inbox)}: no {choice.count(1).removeprefix('1 ')} has the number {_listed(missing)}"
@@ -405,7 +405,7 @@ def _listed(numbers: Iterable[int]) -> str:
     return ", ".join(given[:NAMED]) + (f" and {len(given) - NAMED} more" if len(given) > NAMED else "")
 
 
-def _kinds(found: Iterable[DeadLetter]) -> str:
+def _kinds(found: Iterable[StoredEvent]) -> str:
     counts = Counter(letter.msg_type or "unreadable" for letter in found).most_common()
     return ", ".join(f"{kind} {count}" for kind, count in counts[:NAMED]) + (", ..." if len(counts) > NAMED else "")
 
@@ -417,7 +417,7 @@ def _local(moment: datetime) -> str:
     return moment.isoformat(" ", "seconds")
 
 
-def _print_table(found: Sequence[DeadLetter], *, attempts: bool) -> None:
+def _print_table(found: Sequence[StoredEvent], *, attempts: bool) -> None:
     """Print one line for each, with the first line of its error, which is cut where there is no room for it."""
     rows: list[dict[str, str]] = []
     for each in found:
@@ -428,7 +428,7 @@ def _print_table(found: Sequence[DeadLetter], *, attempts: bool) -> None:
     print_rows(rows, numbers=("number", "attempts"), whole=("received",), cut="error")
 
 
-def _print_letter(letter: DeadLetter, document: object) -> None:
+def _print_letter(letter: StoredEvent, document: object) -> None:
     fields = {
         "number": str(letter.number),
         "type": letter.msg_type or NONE,
@@ -436,7 +436,7 @@ def _print_letter(letter: DeadLetter, document: object) -> None:
         "application": letter.app_id,
         "key": letter.key,
         "received": _local(letter.received),
-        **({} if letter.quarantined else {"attempts": str(letter.attempts)}),
+        **({} if letter.state == "quarantined" else {"attempts": str(letter.attempts)}),
     }
     width = max(map(len, fields)) + 2
     sys.stdout.write("".join(f"{name:<{width}}{_escaped(text)}\n" for name, text in fields.items()))

@@ -60,7 +60,7 @@ class ServeOptions:
         needs one in normal mode.
     """
 
-    inbox: Annotated[FileName, Parameter(name=("--inbox", "--sink"))]
+    inbox: FileName
     host: str = "127.0.0.1"
     port: Port = 8000
     path: str = "/"

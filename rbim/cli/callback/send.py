@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 import anyio
+from attrs import evolve
 
 from rbim._support import json as rbim_json
 from rbim._support.text import excerpt
@@ -121,9 +122,7 @@ async def _send(options: SendOptions, bodies: list[bytes], target: Request, cred
             await transport.send(Request(origin="none://", path="/"), timeout=RESPONSE_TIMEOUT)
         for body in bodies:
             headers = {"Content-Type": "application/json", **sign(body, credentials=credentials, now=datetime.now(UTC))}
-            request = Request(
-                origin=target.origin, path=target.path, query=target.query, headers=headers, body=body, repeatable=True
-            )
+            request = evolve(target, headers=headers, body=body, repeatable=True)
             began = time.perf_counter()
             try:
                 response = await transport.send(request, timeout=RESPONSE_TIMEOUT)

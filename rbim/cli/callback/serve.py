@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import h11
 import uvicorn
+from attrs import evolve
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rbim._support.json_values import json_values
@@ -37,7 +38,6 @@ from rbim.cli.context import callback_credentials, configuration, telemetry
 from rbim.cli.exit_codes import Exit
 from rbim.cli.printable import json_line
 from rbim.errors import InvalidRequest, TransportError
-from rbim.http import Request
 from rbim.operations.base import wire_names
 from rbim.transports._shared.connecting import EMULATOR
 from rbim.transports.httpx import HttpxTransport
@@ -331,15 +331,7 @@ class Forwarder:
 
     async def forward(self, context: HandlerContext) -> None:
         """Post the body of an event. Raises NotForwarded."""
-        target = self._target
-        request = Request(
-            origin=target.origin,
-            path=target.path,
-            query=target.query,
-            headers=self._headers(context),
-            body=context.body,
-            repeatable=True,
-        )
+        request = evolve(self._target, headers=self._headers(context), body=context.body, repeatable=True)
         try:
             response = await self.transport.send(request, timeout=FORWARD_TIMEOUT)
         except TransportError as error:

@@ -113,20 +113,16 @@ def _found(target: str, argument: str, folder: Path) -> Any:  # an object of the
     except Exception as error:  # any error of the application's code
         raise InvalidRequest(f"{argument}: {_not_imported(error, name, folder)}", field=argument) from error
     for part in path.split("."):
-        if not _has(found, part, argument, target):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
             names = (key for key, value in vars(import_module(name)).items() if isinstance(value, Router))
             others = ", ".join(f"{name}:{key}" for key in names)
             cause = f"there is no {part}" + (f"; routers there: {others}" if others else "")
-            raise _unusable(argument, target, cause)
-        found = getattr(found, part)
+            raise _unusable(argument, target, cause) from None
+        except Exception as error:  # any error of the application's code
+            raise _unusable(argument, target, f"{part} raises {type(error).__name__}: {error}") from error
     return found
-
-
-def _has(found: Any, part: str, argument: str, target: str) -> bool:  # an object of the application
-    try:
-        return hasattr(found, part)
-    except Exception as error:  # any error of the application's code
-        raise _unusable(argument, target, f"{part} raises {type(error).__name__}: {error}") from error
 
 
 def _unusable(argument: str, target: str, cause: str) -> InvalidRequest:

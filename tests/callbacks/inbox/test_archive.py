@@ -54,7 +54,7 @@ CHOICES = [
 
 @pytest.mark.parametrize("chosen", CHOICES, ids=str)
 async def test_what_a_replay_would_do_is_what_it_does(inbox, chosen, monkeypatch):
-    monkeypatch.setattr("rbim.callbacks.inbox.stored.StoredInbox.span", 2)
+    monkeypatch.setattr("rbim.callbacks.inbox.stored.Archive._span", 2)
     monkeypatch.setattr("rbim.callbacks.inbox.store.STEP", 2)
     async with inbox:
         archive = await filled(inbox)

@@ -166,7 +166,7 @@ async def both(path, **options):
 
 async def test_a_wake_up_while_looking_is_not_lost(path):
     async with both(path, poll=inf) as (inbox, backlog), create_task_group() as tasks:
-        plain, looked, go = backlog._store.availability, threading.Event(), threading.Event()
+        plain, looked, go = backlog._store.due, threading.Event(), threading.Event()
 
         def look(held):
             seen = plain(held)
@@ -174,12 +174,12 @@ async def test_a_wake_up_while_looking_is_not_lost(path):
             go.wait(10)
             return seen
 
-        backlog._store.availability = look
+        backlog._store.due = look
         with fail_after(10):
             async with create_task_group() as waiting:
                 waiting.start_soon(backlog.wait)
                 await until(looked.is_set)
                 await inbox.accept(delivery(1))
                 await settle()
-                backlog._store.availability = plain
+                backlog._store.due = plain
                 tasks.start_soon(run_sync, go.set)

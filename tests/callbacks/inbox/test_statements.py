@@ -6,6 +6,7 @@ from collections import Counter
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,7 +19,7 @@ from helpers.deliveries import delivery, unreadable
 from rbim.callbacks.inbox import statements as sql, store
 from rbim.callbacks.inbox.arguments import EventFilter
 from rbim.callbacks.inbox.protocols import LeaseLost
-from rbim.callbacks.inbox.sqlite import InboxFile
+from rbim.callbacks.inbox.sqlite import INBOX, EventFile
 from rbim.callbacks.inbox.store import InboxStore
 from rbim.emulator.clock import EmulatedClock
 from rbim.storage.commands import CommandFailure
@@ -31,7 +32,7 @@ class Run:
     """Carries out one command in a transaction of its own, and raises what it raised. Events are taken one by one."""
 
     def __init__(self, path, clock):
-        self.file = InboxFile(path, clock=clock)
+        self.file = EventFile(path, INBOX, clock=clock)
         self.store = InboxStore(self.file.database, retention=WEEK, lease=30.0, dead_retention=None)
         self.file.purge = self.store.purge
 
@@ -146,19 +147,19 @@ def test_a_conversation_in_which_nothing_waits_is_closed(run, rows):
 
 
 def test_looking_tells_what_is_due_but_for_ones_own_leases(kept, run, clock):
-    assert kept.availability() == (False, None)
+    assert kept.due() == inf
     run.accept(delivery(1, "a"))
-    assert kept.availability().ready
+    assert kept.due() == 0
     (claim,) = run.claim(1)
-    assert kept.availability([claim.fence]) == (False, None)
-    assert kept.availability() == (False, 30.0)
+    assert kept.due([claim.fence]) == inf
+    assert kept.due() == 30.0
     run.accept(delivery(2, "b"))
     (other,) = run.claim(1)
     run.retry(other, error="", pause=99.0)
-    assert kept.availability([claim.fence]).due == pytest.approx(99.0)
+    assert kept.due([claim.fence]) == pytest.approx(99.0)
     clock.elapsed += 30.0
-    assert kept.availability([claim.fence]) == (False, pytest.approx(69.0))
-    assert kept.availability().ready
+    assert kept.due([claim.fence]) == pytest.approx(69.0)
+    assert kept.due() == 0
 
 
 # --------------------------------------------------------------------------- retention and replays
@@ -410,7 +411,7 @@ class Inboxes(RuleBasedStateMachine):
         expected = [(number, self.settled.get(number, 0), self.attempts[number]) for number in range(1, self.accepted + 1)]
         assert states == expected
         assert dict(conversations) == {each: self.begun[each] for each, numbers in self.waiting.items() if numbers}
-        assert self.runs[1].store.availability().ready == bool(self.claimable())
+        assert (self.runs[1].store.due() == 0) == bool(self.claimable())
 
 
 TestInboxes = Inboxes.TestCase

@@ -9,7 +9,6 @@ from helpers.credentials import CREDENTIALS
 from helpers.receiving import body, post
 from helpers.waiting import until
 from rbim.callbacks import Receiver, SqliteInbox
-from rbim.callbacks.inbox.store import InboxStore
 from rbim.emulator import EmulatedClock
 
 
@@ -30,7 +29,7 @@ def spooled(path):
 
 def limit(store, pages=None):
     """Let the file of a store grow no further."""
-    database = store.database if isinstance(store, InboxStore) else store._database
+    database = store.database
     connection = database._connection
     ((used,),) = connection.execute("PRAGMA page_count")
     connection.execute(f"PRAGMA max_page_count = {pages or used}")

@@ -15,11 +15,6 @@ from rbim.emulator import EmulatedClock
 class Failing(MemorySink):
     fails = False
 
-    def accept_now(self, delivery, /):
-        if self.fails:
-            return None
-        return super().accept_now(delivery)
-
     async def accept(self, delivery, /):
         if self.fails:
             reason = "disk full"

@@ -13,8 +13,6 @@ from rbim.callbacks import Event, MemorySink, PartEnded, Receiver, Spooled, sign
 class NetworkSink(MemorySink):
     """It hangs while it is not ready, as one does whose servers do not answer."""
 
-    accept_now = None
-
     def __init__(self, **options):
         super().__init__(**options)
         self.ready = True

@@ -16,3 +16,11 @@ def test_a_traceback_of_the_longest_length_is_kept_whole_and_a_longer_one_withou
     assert failure.shown is (error if whole else None)
     if not whole:
         assert failure.trace == f"{written[: MOST_OF_TRACE // 2]}\n[...]\n{written[-MOST_OF_TRACE // 2 :]}"
+
+
+def test_an_exception_without_a_text_is_a_failure_like_others():
+    class Mute(Exception):
+        def __str__(self):
+            raise ValueError
+
+    assert "Mute" in failure_of(Mute()).line

@@ -14,7 +14,7 @@ from rbim.callbacks.worker.router import Router
 
 def found(router, event):
     (route,) = router.find(event)
-    return route.call(event, "handling")
+    return route.handler(*(event, "handling")[: 1 + route.wants_handling])
 
 
 def test_the_most_specific_registration_has_the_event():

@@ -112,8 +112,6 @@ async def _receive(otel, tmp_path):
         await until(lambda: any(isinstance(each, DeadLettered) for each in seen))
 
     class Full(MemorySink):
-        accept_now = None
-
         async def accept(self, _delivery, /):
             await anyio.lowlevel.checkpoint()
             raise OSError

@@ -13,8 +13,8 @@ from helpers_ci.rate_sharers import Platform, sharer
 
 LIMIT, BURST = 50, 2
 SECONDS = 20
-STALLS = 6
-"""Requests that a busy machine lets come late, in the worst second: what is measured is when the platform reads them."""
+STALLS = 2
+"""Requests that a busy machine holds up between their slot and the socket, in the worst second."""
 
 
 @needs_postgres
@@ -28,7 +28,7 @@ async def test_six_processes_send_at_one_rate():
             with anyio.fail_after(60):
                 while len(platform.times) < 2 * LIMIT:
                     await anyio.sleep(0.1)
-            start = time.monotonic()
+            start = time.time()
             for part in range(4):
                 await anyio.sleep(SECONDS / 4)
                 if part == 1:
@@ -38,12 +38,12 @@ async def test_six_processes_send_at_one_rate():
                     number = random.randrange(len(running))
                     running[number].kill()
                     running[number] = processes.enter_context(sharer(url, shared, LIMIT))
-            seconds = time.monotonic() - start
+            seconds = time.time() - start
             sent = sum(when >= start for when in platform.times)
             for process in running:
                 process.kill()
             failures = [line for process in running for line in process.stdout]
     assert platform.most(1.0) <= LIMIT + BURST + STALLS
     assert platform.most(10.0) <= 10 * LIMIT + BURST + STALLS
-    assert 0.8 * LIMIT * seconds <= sent
+    assert 0.85 * LIMIT * seconds <= sent
     assert failures == []

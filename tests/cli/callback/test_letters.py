@@ -19,7 +19,7 @@ from helpers.callback_process import APP, TOKEN, event
 from helpers.deliveries import delivery
 from rbim.callbacks import MemorySink
 from rbim.callbacks.delivery import delivery_of
-from rbim.callbacks.inbox.sqlite import InboxFile, SqliteInbox
+from rbim.callbacks.inbox.sqlite import INBOX, EventFile, SqliteInbox
 from rbim.callbacks.inbox.store import InboxStore
 from rbim.callbacks.receiver.spool import Spool
 from rbim.cli import Exit, run
@@ -160,12 +160,12 @@ def test_json_has_everything_but_the_body(inbox, cli):
         "app_id": APP,
         "key": rows(inbox, "SELECT key FROM event WHERE number = 1")[0][0],
         "attempts": 1,
-        "quarantined": False,
+        "state": "dead",
         "error": ERROR % "a",
     }
     assert "群组不存在" in out
     _, out, _ = cli("letters", "list", inbox, "--json", "--quarantine")
-    assert [orjson.loads(line)["quarantined"] for line in out.splitlines()] == [True, True]
+    assert [orjson.loads(line)["state"] for line in out.splitlines()] == ["quarantined", "quarantined"]
 
 
 # ------------------------------------------------------------------------------------------------------------------- show
@@ -366,10 +366,10 @@ def test_deliveries_are_accepted_between_the_steps_of_a_purge(tmp_path, cli, mon
     with closing(sqlite3.connect(inbox)) as plain, plain:
         plain.execute(FILL)
     clock = EmulatedClock()
-    receiver = InboxFile(inbox, clock=clock)
+    receiver = EventFile(inbox, INBOX, clock=clock)
     store = InboxStore(receiver.database, retention=60.0, lease=30.0, dead_retention=None)
     receiver.open()
-    commit, deleted, accepted = InboxFile.commit, [], []
+    commit, deleted, accepted = EventFile.commit, [], []
 
     def counted(file, commands, **options):
         before = rows(inbox, "SELECT count(*) FROM event WHERE state = 2")[0][0]
@@ -378,7 +378,7 @@ def test_deliveries_are_accepted_between_the_steps_of_a_purge(tmp_path, cli, mon
         accepted.extend(commit(receiver, [partial(store.accept, delivery(len(accepted)))], hurried=lambda: True))
         return results
 
-    monkeypatch.setattr(InboxFile, "commit", counted)
+    monkeypatch.setattr(EventFile, "commit", counted)
     try:
         assert cli("letters", "discard", inbox, "--all", "--yes")[:2] == (Exit.DONE, "20000 dead letters deleted\n")
     finally:

@@ -1,7 +1,7 @@
 """The conformance suite for inboxes: checks that one keeps the contract of Sink, Inbox, Backlog and Archive.
 
-The contract is that of :mod:`rbim.callbacks.inbox.protocols`. ``helpers.inbox_places`` has the inboxes under test; the
-fields of InboxConformance declare what one need not have.
+The contract is that of :mod:`rbim.callbacks.inbox.protocols`, and of Archive. ``helpers.inbox_places`` has the inboxes under
+test; the fields of InboxConformance declare what one need not have.
 """
 
 from __future__ import annotations

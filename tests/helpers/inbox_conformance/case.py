@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from rbim.callbacks.delivery import Delivery
-    from rbim.callbacks.inbox.protocols import Archive, Backlog, Claim, Inbox, Sink
+    from rbim.callbacks.inbox.protocols import Backlog, Claim, Inbox, Sink
+    from rbim.callbacks.inbox.stored import Archive
 
 __all__ = [
     "AT",
