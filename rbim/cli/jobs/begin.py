@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import anyio
 
 from rbim.bulk.input.content import CHINESE
+from rbim.bulk.job import open_job
 from rbim.cli.command_lines import command_line, same_with
 from rbim.cli.confirm import at_terminal, confirmed
 from rbim.cli.context import configuration, make_client, pacing, take_shared_rates
@@ -81,10 +82,11 @@ def begin(command: JobCommand) -> int:
     try:
         config = configuration()
         user_name = command.input_flags.user_name or config["user_name"]  # kept in the journal, for a resumed job
-        pace = {**pacing(config), **command.pace_flags.settings(config["rates"])}
+        journal = command.journal or journal_beside(command.file, command.verb)
+        pace = {**_last_pace(journal), **pacing(config)}
+        pace |= command.pace_flags.settings(pace.get("rates", ()))
         shared = take_shared_rates(pace, ())
         settings = {**pace, "chunk": command.chunk, "user_name": user_name, "dialect": config.dialect}
-        journal = command.journal or journal_beside(command.file, command.verb)
         job = command.make(NoSender(), journal=journal, **settings)
         if command.check_groups and not command.dry_run:
             raise InvalidRequest("--check-groups: it is for a dry run: add --dry-run", field="check_groups")
@@ -117,6 +119,18 @@ def begin(command: JobCommand) -> int:
     except KeyboardInterrupt:
         print_error("nothing was sent: run the same command again")
         return JobExit.INTERRUPTED
+
+
+def _last_pace(journal: Path) -> dict[str, Any]:
+    """Return the pace of the last run of the job in a journal, which the same command keeps; {} if there is none."""
+    if not journal.exists():
+        return {}
+    try:
+        last = open_job(NoSender(), journal).settings
+    except InvalidRequest:  # the run itself says what is wrong with the journal
+        return {}
+    max_failures = last.failure_limit.limit
+    return {"rates": last.rates, "concurrency": last.concurrency, "max_failures": max_failures, "patience": last.patience}
 
 
 def _explained(error: RbimError, command: JobCommand) -> RbimError:

@@ -625,13 +625,15 @@ def test_what_is_left_never_goes_into_the_jobs_own_input(cli, group):
 
 def test_rates_of_the_kind_that_is_not_told_go_on(cli, group):
     write_csv("m.csv", rows_of(group))
-    cli("invite", "m.csv", "--rate", "500/s", "--rate", "9000/min")
+    cli("invite", "m.csv", "--rate", "500/s", "--rate", "9000/min", "--limit", "1")
+    cli("invite", "m.csv", "--limit", "1")  # the same command without its rates does not send faster
     cli("job", "resume", "m.csv.invite.journal", "--group-rate", "70/s")
     cli("job", "resume", "m.csv.invite.journal", "--rate", "400/s")
     with closing(sqlite3.connect("m.csv.invite.journal")) as file:
         settings = [json.loads(text) for (text,) in file.execute("SELECT settings FROM run ORDER BY id")]
     told = [[(rate["limit"], rate["each_group"]) for rate in each["rates"]] for each in settings]
     assert told == [
+        [(500, False), (9000, False)],
         [(500, False), (9000, False)],
         [(500, False), (9000, False), (70, True)],
         [(400, False), (70, True)],
