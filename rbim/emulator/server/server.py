@@ -13,10 +13,9 @@ import socket
 import struct
 from datetime import UTC
 from email.utils import format_datetime
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
-from rbim._support.sockets import bound, bound_to, reserve
+from rbim._support.sockets import bound, bound_to, reserve, url_at
 from rbim._support.text import missing_extra
 from rbim.emulator.asgi import CONNECTION, EMULATED, PRODUCT, failure, write
 from rbim.emulator.clock import EmulatedClock
@@ -264,12 +263,12 @@ class Server:
     @property
     def url(self) -> str:
         """The base URL, with the loopback address if the server is bound to every address of this machine."""
-        return _url(self.host, self.port)
+        return url_at(self.host, self.port)
 
     @property
     def control_url(self) -> str:
         """The URL, with a final slash, of the control interface that an outage does not affect."""
-        return _url(self._control.host, self._control.port) + PREFIX
+        return url_at(self._control.host, self._control.port) + PREFIX
 
     async def __aenter__(self) -> Self:
         """Listen. Raises OSError if an address is in use or does not belong to this machine; its ``filename`` names it."""
@@ -373,9 +372,3 @@ def serve(  # noqa: PLR0913  # options, each by keyword and with a default
         remote_copies=remote_copies,
         watch=watch,
     )
-
-
-def _url(host: str, port: int) -> str:
-    if ip_address(host).is_unspecified:
-        host = "::1" if ":" in host else "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
