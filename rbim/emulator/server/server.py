@@ -56,15 +56,17 @@ ABORTING = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)  # SO_LINGER for
 class _Connection(h11.Connection):
     """Gives the head of an answer together with the first part of its body, so that uvicorn writes both at once."""
 
-    _head = b""
+    _head: bytes = b""
 
     def send(self, event: Any) -> Any:  # what uvicorn writes to the socket
-        output = super().send(event)
+        output = cast("bytes | None", super().send(event))
+        if output is None:
+            return None
         if isinstance(event, h11.Response):
-            self._head, output = output, b""
-        elif self._head and output is not None:
-            self._head, output = b"", self._head + output
-        return output
+            self._head = output
+            return b""
+        head, self._head = self._head, b""
+        return head + output
 
 
 class Protocol(H11Protocol):
