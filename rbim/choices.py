@@ -170,13 +170,8 @@ def _parsed(given: object) -> Any:  # JSON
 def _single(given: Any, kind: Any) -> Any:  # a type that is no collection
     """Return the value of a type, or None for what is none."""
     if kind is bool:
-        return (
-            {"true": True, "false": False}.get(given)
-            if isinstance(given, str)
-            else given
-            if given is True or given is False
-            else None
-        )
+        given = {"true": True, "false": False}.get(given) if isinstance(given, str) else given
+        return given if isinstance(given, bool) else None
     if kind in {int, float}:
         return _number(given, kind)
     if kind is str:

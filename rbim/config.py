@@ -80,7 +80,6 @@ DEFAULT, ARGUMENT = "default", "argument"
 NAME = "rbim.toml"
 LONGEST = 64 * 1024  # bytes of a file
 LONGEST_WORD = 100  # characters of a word that is compared with known words
-MOST_DOTS = 1000  # in a line: the time for a dotted key grows with the square of its parts
 OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 POSSIBLE_TOKEN = re.compile(r"'[^']{12,}'")
 LONG_NAME = re.compile(r"(?=\S*[0-9])\S{14,}")
@@ -577,8 +576,6 @@ def _content(place: ConfigPlace) -> tuple[bool, bytes]:
         content = stream.read(LONGEST + 1)
     if len(content) > LONGEST:
         raise OSError(EFBIG, f"it is longer than {LONGEST} bytes")
-    if any(line.count(b".") > MOST_DOTS for line in content.splitlines()):
-        raise OSError(EFBIG, "a line has too many dots")
     return exposed, content
 
 

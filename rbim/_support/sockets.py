@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from ipaddress import ip_address
 from typing import Any
 
-__all__ = ["bound", "bound_to", "reserve"]
+__all__ = ["bound", "bound_to", "reserve", "url_at"]
 
 
 async def bound_to(host: str, port: int) -> socket.socket:
@@ -35,6 +36,13 @@ def bound(family: int, address: Any) -> socket.socket:  # an address in the form
         made.close()
         raise
     return made
+
+
+def url_at(host: str, port: int, scheme: str = "http") -> str:
+    """Return the URL of a server, with the loopback address if it listens on all addresses of this machine."""
+    if ip_address(host).is_unspecified:
+        host = "::1" if ":" in host else "127.0.0.1"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def reserve(kept: socket.socket, *, alone: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ["counted", "json_line", "printable", "visible"]
+__all__ = ["counted", "escaped", "json_line", "printable", "visible"]
 
 
 def counted(number: int, noun: str) -> str:
@@ -28,5 +28,9 @@ def json_line(document: Any, *, ascii_only: bool = False) -> str:  # JSON
 
     It is the same document: such characters can only stand inside its texts.
     """
-    text = json.dumps(document, ensure_ascii=ascii_only)
+    return escaped(json.dumps(document, ensure_ascii=ascii_only))
+
+
+def escaped(text: str) -> str:
+    r"""Return the text with each unprintable character escaped as in JSON (``\u202e``)."""
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)

@@ -17,7 +17,7 @@ from rbim.cli.exit_codes import Exit
 from rbim.cli.extras import require
 from rbim.cli.flag_types import FileName, Flag, Json  # noqa: TC001  # cyclopts reads it
 from rbim.cli.json_output import show_json
-from rbim.cli.printable import printable
+from rbim.cli.printable import counted, printable
 
 if TYPE_CHECKING:
     from rbim.callbacks.inbox.stored import Archive
@@ -152,14 +152,14 @@ def replay(  # noqa: PLR0913  # flags, each with a default
         if as_json:
             show_json({"events": sum(kinds.values()), "kinds": kinds})
             return Exit.DONE
-        sys.stdout.write(f"{_events(sum(kinds.values()))} would be handled again\n")
+        sys.stdout.write(f"{counted(sum(kinds.values()), 'event')} would be handled again\n")
         shown = {printable(kind) or "-": count for kind, count in kinds.items()}
         width = max(map(len, shown), default=0)
         sys.stdout.write("".join(f"{kind:<{width}}  {count}\n" for kind, count in shown.items()))
         return Exit.DONE
     if since is None and kind is None and not yes:
         every = sum(with_archive(inbox, lambda one: one.replayable()).values())
-        action = f"have all {_events(every)} of {shown_inbox(inbox)} handled again"
+        action = f"have all {counted(every, 'event')} of {shown_inbox(inbox)} handled again"
         unasked = f"rbim callback replay --inbox {shown_inbox(inbox)} --yes"
         if every and not confirmed(action, unasked, unchanged="nothing was replayed"):
             return Exit.USAGE
@@ -167,7 +167,7 @@ def replay(  # noqa: PLR0913  # flags, each with a default
     if as_json:
         show_json({"events": count})
     else:
-        sys.stdout.write(f"{_events(count)} will be handled again\n")
+        sys.stdout.write(f"{counted(count, 'event')} will be handled again\n")
     return Exit.DONE
 
 
@@ -202,10 +202,6 @@ def status(inbox: FileName, *, as_json: Json = False) -> int:
     lines |= {"dead letters": f"{found['dead']}{of}", "in quarantine": found["quarantined"]}
     sys.stdout.write("".join(f"{name:<14} {value}\n" for name, value in lines.items()))
     return Exit.DONE
-
-
-def _events(count: int) -> str:
-    return f"{count} {'event' if count == 1 else 'events'}"
 
 
 callback.command("rbim.cli.callback.letters:letters", name="letters", sort_key=6)

@@ -29,7 +29,7 @@ from rbim.cli.exit_codes import Exit
 from rbim.cli.flag_types import FileName, Flag, Json  # noqa: TC001  # cyclopts reads it
 from rbim.cli.json_output import show_json
 from rbim.cli.output import print_rows
-from rbim.cli.printable import json_line, printable
+from rbim.cli.printable import escaped, printable
 from rbim.errors import CallbackRejected, InvalidRequest
 
 if TYPE_CHECKING:
@@ -439,16 +439,11 @@ def _print_letter(letter: StoredEvent, document: object) -> None:
         **({} if letter.state == "quarantined" else {"attempts": str(letter.attempts)}),
     }
     width = max(map(len, fields)) + 2
-    sys.stdout.write("".join(f"{name:<{width}}{_escaped(text)}\n" for name, text in fields.items()))
+    sys.stdout.write("".join(f"{name:<{width}}{escaped(text)}\n" for name, text in fields.items()))
     title, body = "body", json.dumps(document, ensure_ascii=False, indent=2)
     if document is None:
         title = f"body, {len(letter.body)} bytes that are not a JSON object"
         body = letter.body.decode("utf-8", "backslashreplace")
     for name, text in {"error": letter.error, title: body}.items():
         lines = text.rstrip("\n").split("\n")
-        sys.stdout.write(f"\n{name}:\n" + "".join(f"{_escaped(line)}\n" for line in lines))
-
-
-def _escaped(line: str) -> str:
-    """Return a line in which each unprintable character is escaped."""
-    return line if line.isprintable() else "".join(c if c.isprintable() else json_line(c)[1:-1] for c in line)
+        sys.stdout.write(f"\n{name}:\n" + "".join(f"{escaped(line)}\n" for line in lines))

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from functools import partial
 from hashlib import blake2b
 from http import HTTPStatus
-from ipaddress import ip_address
 from logging import CRITICAL
 from math import inf
 from queue import SimpleQueue
@@ -23,7 +22,7 @@ from attrs import evolve
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rbim._support.json_values import json_values
-from rbim._support.sockets import bound_to
+from rbim._support.sockets import bound_to, url_at
 from rbim._support.text import excerpt
 from rbim.callbacks.events import Event, UnknownEvent
 from rbim.callbacks.receiver.receiver import Receiver
@@ -43,7 +42,6 @@ from rbim.transports._shared.connecting import EMULATOR
 from rbim.transports.httpx import HttpxTransport
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Awaitable, Callable, Generator, Iterable, MutableMapping, Sequence
 
     from rbim._support.asgi import Receive, Scope, Send
@@ -140,7 +138,8 @@ async def _serve(  # noqa: C901, PLR0913, PLR0917  # the parts that run() has ma
         place = f"{options.host} port {options.port}"
         log.log_text(f"cannot listen on {place} ({error.strerror}): choose another --port or --host", CRITICAL)
         return Exit.USAGE
-    url = _url(options, bound)
+    host, number, *_ = bound.getsockname()  # with more for IPv6
+    url = url_at(host, number, "http" if options.certfile is None else "https") + options.path
     with bound, stopped_by_signals(stop), ExitStack() as printing:
         try:
             async with (
@@ -271,16 +270,6 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
-
-
-def _url(options: ServeOptions, bound: socket.socket) -> str:
-    """Return the URL, with the loopback address if the server listens on all addresses of this machine."""
-    name: Any = bound.getsockname()  # its shape is the address family's
-    host, port = str(name[0]), int(name[1])
-    if ip_address(host).is_unspecified:
-        host = "::1" if ":" in host else "127.0.0.1"
-    scheme = "http" if options.certfile is None else "https"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{options.path}"
 
 
 def line_of(event: Event, context: HandlerContext, *, ascii_only: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import shlex
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,15 +30,11 @@ def explained(error: RbimError, journal: Path, verb: str) -> RbimError:
     if journal.is_dir():
         error.add_note(f"It is a folder. To list its journals:\n{command_line('job', 'list', journal)}")
     elif not journal.name.endswith(".journal"):
-        found = sorted(journal.parent.glob(f"{_escaped(journal.name)}.*.journal"))[:SHOWN]
+        found = sorted(journal.parent.glob(f"{glob.escape(journal.name)}.*.journal"))[:SHOWN]
         if found:
             commands = "\n".join(command_line("job", verb, journal.parent / each.name) for each in found)
             error.add_note(f"The journal is the file that the job wrote:\n{commands}")
     return error
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 def with_flags(error: E, journal: Path, dialect: Dialect | None) -> E:

@@ -305,7 +305,7 @@ def _replace_faults(plan: Plan[Any], faults: tuple[Any, ...]) -> None:
 def _as_document(fault: Any) -> dict[str, Any]:
     """Return a fault in the form of its file; a match by a function appears as ``a function``."""
     fields = {a.name: getattr(fault, a.name) for a in attrs.fields(fault.__class__) if getattr(fault, a.name) != a.default}
-    fields["effect"] = {"kind": kind_of(type(fault.effect))} | attrs.asdict(fault.effect)
+    fields["effect"] = {"kind": kind_of(fault.effect.__class__)} | attrs.asdict(fault.effect)
     if callable(fault.match):
         fields["match"] = "a function"
     return fields

@@ -13,10 +13,9 @@ import socket
 import struct
 from datetime import UTC
 from email.utils import format_datetime
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, cast
 
-from rbim._support.sockets import bound, bound_to, reserve
+from rbim._support.sockets import bound, bound_to, reserve, url_at
 from rbim._support.text import missing_extra
 from rbim.emulator.asgi import CONNECTION, EMULATED, PRODUCT, failure, write
 from rbim.emulator.clock import EmulatedClock
@@ -57,15 +56,17 @@ ABORTING = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)  # SO_LINGER for
 class _Connection(h11.Connection):
     """Gives the head of an answer together with the first part of its body, so that uvicorn writes both at once."""
 
-    _head = b""
+    _head: bytes = b""
 
     def send(self, event: Any) -> Any:  # what uvicorn writes to the socket
-        output = super().send(event)
+        output = cast("bytes | None", super().send(event))
+        if output is None:
+            return None
         if isinstance(event, h11.Response):
-            self._head, output = output, b""
-        elif self._head and output is not None:
-            self._head, output = b"", self._head + output
-        return output
+            self._head = output
+            return b""
+        head, self._head = self._head, b""
+        return head + output
 
 
 class Protocol(H11Protocol):
@@ -264,12 +265,12 @@ class Server:
     @property
     def url(self) -> str:
         """The base URL, with the loopback address if the server is bound to every address of this machine."""
-        return _url(self.host, self.port)
+        return url_at(self.host, self.port)
 
     @property
     def control_url(self) -> str:
         """The URL, with a final slash, of the control interface that an outage does not affect."""
-        return _url(self._control.host, self._control.port) + PREFIX
+        return url_at(self._control.host, self._control.port) + PREFIX
 
     async def __aenter__(self) -> Self:
         """Listen. Raises OSError if an address is in use or does not belong to this machine; its ``filename`` names it."""
@@ -373,9 +374,3 @@ def serve(  # noqa: PLR0913  # options, each by keyword and with a default
         remote_copies=remote_copies,
         watch=watch,
     )
-
-
-def _url(host: str, port: int) -> str:
-    if ip_address(host).is_unspecified:
-        host = "::1" if ":" in host else "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
