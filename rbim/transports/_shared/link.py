@@ -20,11 +20,9 @@ import ssl
 import sys
 import time
 from abc import ABC, abstractmethod
-from contextlib import suppress
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from rbim.transports._shared.network import readable
+from rbim.transports._shared.network import ip_of, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,8 +157,10 @@ class Link(asyncio.BufferedProtocol, ABC):
         try:
             if uds is not None:
                 await self._loop.create_unix_connection(lambda: self, uds)
-            else:
-                await self._loop.create_connection(lambda: self, host, port, **_connect_options(self._loop, host))
+            else:  # asyncio can try several addresses of a host in parallel, uvloop only one by one
+                parallel = isinstance(self._loop, asyncio.BaseEventLoop) and ip_of(host) is None
+                delay: dict[str, Any] = {"happy_eyeballs_delay": HAPPY_EYEBALLS_DELAY} if parallel else {}
+                await self._loop.create_connection(lambda: self, host, port, **delay)
         except BaseException:
             self.abort()
             raise
@@ -327,11 +327,3 @@ def take(idle: dict[L, None], oldest: float, *, look: bool = True) -> L | None:
             link.close()
             break  # the others were idle for even longer
     return None
-
-
-def _connect_options(loop: asyncio.AbstractEventLoop, host: str) -> dict[str, Any]:
-    """Return options for hosts with several addresses: asyncio can try them in parallel, uvloop only one by one."""
-    with suppress(ValueError):
-        ip_address(host)
-        return {}
-    return {"happy_eyeballs_delay": HAPPY_EYEBALLS_DELAY} if isinstance(loop, asyncio.BaseEventLoop) else {}

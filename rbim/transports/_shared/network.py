@@ -7,13 +7,14 @@ import select
 import ssl
 import sys
 from functools import partial
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["load_certificate", "readable", "tls_context"]
+__all__ = ["ip_of", "readable", "tls_context"]
 
 MOST_OF_A_KEY = 64 * 1024  # bytes
 PFX = re.compile(rb"\x30(?:\x80|[\x81-\x84].{1,4}?)\x02\x01\x03", re.DOTALL)  # its version is 3; those of keys are lower
@@ -36,7 +37,7 @@ def tls_context(verify: ssl.SSLContext | str | bool, cert: str | tuple[str, str]
     else:
         context = _trusting(verify if isinstance(verify, str) else _certificates())
     if cert is not None:
-        load_certificate(context, *((cert,) if isinstance(cert, str) else cert))
+        _load_certificate(context, *((cert,) if isinstance(cert, str) else cert))
     return context
 
 
@@ -50,8 +51,7 @@ def _trusting(authorities: str | None) -> ssl.SSLContext:
     raise ValueError(reason)
 
 
-def load_certificate(context: ssl.SSLContext, cert: str | Path, key: str | Path | None = None) -> None:
-    """Load a client's certificate and its key, which may be in the same file. Raises OSError or ValueError."""
+def _load_certificate(context: ssl.SSLContext, cert: str, key: str | None = None) -> None:
     asked: list[bool] = []
 
     def password() -> str:  # without it, OpenSSL would ask on the terminal
@@ -75,7 +75,7 @@ def load_certificate(context: ssl.SSLContext, cert: str | Path, key: str | Path 
     raise ValueError(reason)
 
 
-def _kind_of(path: str | Path | None) -> str:
+def _kind_of(path: str | None) -> str:
     """Return what a file is that is not PEM, and how to convert it; empty if that is not known."""
     if path is None:
         return ""
@@ -98,6 +98,14 @@ def _certificates() -> str | None:
     except ImportError:
         return None
     return certifi.where()
+
+
+def ip_of(text: str) -> IPv4Address | IPv6Address | None:
+    """Return the address that a text is, or None."""
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
 
 
 def readable(descriptor: int) -> Callable[[], object]:

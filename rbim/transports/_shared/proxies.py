@@ -9,10 +9,11 @@ import os
 import re
 import sys
 from base64 import b64encode
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_network
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from rbim.errors import InvalidRequest
+from rbim.transports._shared.network import ip_of
 
 __all__ = ["given_proxy", "login_headers", "proxies_from_env", "proxy_address", "proxy_for"]
 
@@ -41,7 +42,7 @@ def proxy_address(address: str, name: str = "proxy") -> str:
         host = None
     if host is None or kind not in PORTS or not 0 < int(host[2] or PORTS[kind]) < 2**16:
         raise ValueError(f"{name}: {HOW}")
-    if host[1].startswith("[") and not isinstance(_ip(host[1][1:-1]), IPv6Address):
+    if host[1].startswith("[") and not isinstance(ip_of(host[1][1:-1]), IPv6Address):
         raise ValueError(f"{name}: {HOW}")
     user, colon, password = (quote(unquote_to_bytes(each), safe="") for each in login.partition(":"))
     shown = f"{user}{':' if colon else ''}{password}@" if at and login else ""
@@ -117,7 +118,7 @@ def _needs_none(origin: str, listed: str) -> bool:
     parts = urlsplit(origin)
     host = (parts.hostname or "").rstrip(".")
     port = parts.port or PORTS.get(parts.scheme)
-    address = _ip(host)
+    address = ip_of(host)
     for entry in re.split(r"[,\s]+", listed.lower()):
         name, _, wanted = entry[1:].partition("]") if entry.startswith("[") else (entry, "", "")
         if not wanted and name.count(":") == 1:
@@ -135,15 +136,8 @@ def _covers(name: str, host: str, address: IPv4Address | IPv6Address | None) -> 
         name = name.removeprefix("*").removeprefix(".")
         return bool(name) and (host == name or host.endswith(f".{name}"))
     if "/" not in name:
-        return address == _ip(name)
+        return address == ip_of(name)
     try:
         return address in ip_network(name, strict=False)
     except ValueError:
         return False
-
-
-def _ip(text: str) -> IPv4Address | IPv6Address | None:
-    try:
-        return ip_address(text)
-    except ValueError:
-        return None

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import anyio
-from attrs import define, field
+from attrs import define, field, frozen
 
 from rbim._support.event_loops import spawn
 from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
@@ -108,19 +108,13 @@ async def read_body(answer: Any, limit: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+@frozen(repr=False)
 class _Head:
-    """URL and headers of similar requests, as httpcore takes them. The repr shows no value (they are signed)."""
+    """URL and headers of similar requests, for httpcore; if ``counted``, the length of the body belongs behind them."""
 
-    __slots__ = ("counted", "headers", "url")
-
-    def __init__(self, request: Request, message: Any, url: Any) -> None:
-        self.url = url
-        given = {name.lower() for name in request.headers}
-        self.counted = given.isdisjoint(FRAMING)
-        """Whether the length of the body belongs behind the headers."""
-        self.headers: list[tuple[bytes, bytes]] = [
-            each for each in message.headers.raw if each[0].lower() != b"content-length" or "content-length" in given
-        ]
+    url: Any
+    headers: list[tuple[bytes, bytes]]
+    counted: bool
 
 
 @define(eq=False)
@@ -254,8 +248,12 @@ class HttpxSlots(BaseTransport, Generic[C]):
     def _core_request(self, route: CoreRoute, request: Request) -> Any:
         head = route.heads.get(request)
         if head is None:
-            message = self._message(request)
-            head = route.heads.keep(request, _Head(request, message, self._core_url(message.url)))
+            message, given = self._message(request), {name.lower() for name in request.headers}
+            fixed = [
+                each for each in message.headers.raw if each[0].lower() != b"content-length" or "content-length" in given
+            ]
+            head = _Head(self._core_url(message.url), fixed, given.isdisjoint(FRAMING))
+            route.heads.keep(request, head)
         headers = [*head.headers, (b"Content-Length", b"%d" % len(request.body))] if head.counted else head.headers
         return self._core.Request(request.method, head.url, headers=headers, content=Body(request.body))
 

@@ -10,7 +10,6 @@ import anyio
 from anyio.abc import SocketAttribute
 
 from rbim.transports._shared.link import GRACE, DeadlinePassed
-from rbim.transports._shared.network import readable
 from rbim.transports.httpx_slots.slot import Slot, StaleConnection
 
 if TYPE_CHECKING:
@@ -121,7 +120,6 @@ class TrioSlot(Slot):
         super().__init__(core)
         self._stream: Any = None  # SocketBytes or TlsBytes
         self._socket: socket | None = None
-        self._readable: Callable[[], object] | None = None
         self.idle_since = 0.0
 
     def rest(self) -> bool:
@@ -133,17 +131,12 @@ class TrioSlot(Slot):
     def stale(self) -> bool:
         """Whether the connection was closed or has unread data, also data that TLS has read but not delivered.
 
-        A session ticket of TLS is read here, and is no data.
+        The data is read, since a stale connection is never used again; a session ticket of TLS is no data.
         """
-        if self._readable is None:
-            return True
-        if isinstance(self._stream, TlsBytes):
-            return self._stream.ready(1) != b""
-        return bool(self._readable())
+        return self._stream is None or self._stream.ready(1) != b""
 
     def abort(self) -> None:
         """Close the connection at once."""
-        self._readable = None
         if self._socket is not None:
             self._socket.close()
 
@@ -159,7 +152,6 @@ class TrioSlot(Slot):
             stream = await (anyio.connect_tcp(host, port) if uds is None else anyio.connect_unix(uds))
             self._socket = stream.extra(SocketAttribute.raw_socket)  # noqa: S610  # anyio's, not Django's
             self._stream = SocketBytes(stream, self._socket)
-            self._readable = readable(self._socket.fileno())
         return self
 
     async def start_tls(self, ssl_context: ssl.SSLContext, server_hostname: str | None, timeout: object) -> Self:  # noqa: ARG002, ASYNC109  # httpcore's

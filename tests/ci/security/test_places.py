@@ -66,7 +66,7 @@ def test_files_are_written_and_ports_opened_in_these_modules_alone():
     ours = {"_support/private_files.py", "bulk/journal/lock.py", "bulk/report/plot.py"}
     ours |= {"cli/emulator.py", "cli/jobs/files.py", "storage/sqlite.py"}
     nameless = {"page/journal.py"}
-    in_folder = {"bulk/job.py", *(f"testing/conformance/{name}.py" for name in ("pending", "requests", "tls"))}
+    in_folder = {"bulk/job.py", *(f"testing/conformance/{name}.py" for name in ("requests", "server", "tls"))}
     assert modules_that_call(WRITES) == ours | nameless | in_folder
     assert modules_that_call((), opens=("w", "wb", "a", "ab", "r+", "x")) == {"cli/entry_point.py"}  # the null device
     ports = {"_support/sockets.py", "emulator/server/server.py"}
