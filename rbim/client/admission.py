@@ -146,12 +146,12 @@ class Admission:
 
     def enter_at_once(self, op: Operation[Any], latest: float) -> float | None:
         """Take a place and tokens if the request may leave now, and return the time; None if it must wait."""
+        if self._at_once and self.free:
+            self.free -= 1
+            return self._monotonic()
         if not self.free or self._queue.size:
             return None
         now = self._monotonic()
-        if self._at_once:
-            self.free -= 1
-            return now
         if self._congestion.flows and self._congestion.sweep(now):
             self._demands.flows_changed()
         demand = self._demands.of(op, now)
