@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rbim._support.lazy_names import late_anyio, late_sleep
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from anyio import CancelScope
 
 
-__all__ = ["Clock", "Scope", "SystemClock"]
+__all__ = ["Clock", "Scope", "SystemClock", "monotonic_of"]
 
 
 class SystemClock:
@@ -28,7 +29,9 @@ class SystemClock:
         """Return the current time in UTC."""
         return datetime.now(UTC)
 
-    monotonic = staticmethod(time.monotonic)
+    def monotonic(self) -> float:
+        """Return ``time.monotonic()``."""
+        return time.monotonic()
 
     async def sleep(self, seconds: float, /) -> None:
         """Wait for ``seconds`` of real time."""
@@ -38,6 +41,11 @@ class SystemClock:
         """Return an anyio cancel scope that cancels ``seconds`` from now."""
         scope: CancelScope = late_anyio().move_on_after(seconds)
         return scope
+
+
+def monotonic_of(clock: Clock) -> Callable[[], float]:
+    """Return the function that reads a clock's monotonic time, for those who read it several times in each call."""
+    return time.monotonic if type(clock) is SystemClock else clock.monotonic
 
 
 class Scope(Protocol):

@@ -1,9 +1,10 @@
 """Cancel scopes that share one timer, on asyncio.
 
 They cost a fifth of anyio's cancel scopes. A client's calls wait in them (except for an answer of a transport that keeps
-its timeouts by itself), and so does each delivery: for its body, and for an inbox of rbim. anyio's scopes can shield, and
-cancel in every iteration of the loop until they are left; these cancel once, on timeout or on request, and again every
-``again`` seconds until the block has ended. On trio, and with any clock but SystemClock, the clock's own scopes are used.
+its timeouts by itself, and for the client's limits: there the timer wakes them), and so does each delivery: for its body,
+and for an inbox of rbim. anyio's scopes can shield, and cancel in every iteration of the loop until they are left; these
+cancel once, on timeout or on request, and again every ``again`` seconds until the block has ended. On trio, and with any
+clock but SystemClock, the clock's own scopes are used.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ from rbim.bulk.journal.journal import Ended
 from rbim.bulk.stop_rules import StopRules
 from rbim.bulk.work import ALL_DONE, AccountState, Chunk, FailureReason, RequestState, Settlement
 from rbim.client.client import in_background, prepare
-from rbim.client.limits import Demands
+from rbim.client.limits import Demands, ready_at
 from rbim.errors import InvalidRequest, RbimError
 from rbim.queues import KeyedQueue
 
@@ -439,7 +439,7 @@ class Dispatcher:
             return
         now = self._clock.monotonic()
         demand = self._leaving.of(chunk.operation, now)
-        while (at := demand.ready_at(now)) > now:
+        while (at := ready_at(demand.buckets, now)) > now:
             await self._clock.sleep(at - now)
             now = self._clock.monotonic()
         demand.take(now)

@@ -27,7 +27,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from rbim.client.congestion import Congestion
-from rbim.client.limits import Demands, Limits
+from rbim.client.limits import Demands, Limits, ready_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,14 +89,14 @@ class Pace:
 
     def earliest(self, op: Operation[Any], now: float) -> float:
         """Return the time from which the request may leave, ``now`` if at once. Nothing is reserved."""
-        return max(now, self._next_probe, self._demands.of(op, now).ready_at(now))
+        return max(now, self._next_probe, ready_at(self._demands.of(op, now).buckets, now))
 
     def earliest_any_group(self, op: Operation[Any], now: float) -> float:
         """Return the same time, but without what concerns its group alone.
 
         If :meth:`earliest` is later than this, other groups may go first.
         """
-        return max(now, self._next_probe, self._demands.kind_of(op, now).ready_at(now))
+        return max(now, self._next_probe, ready_at(self._demands.kind_of(op, now).shared, now))
 
     def reserved(self, op: Operation[Any], now: float) -> None:
         """Count a request that is handed to the sender: it leaves at once, or when the sender's own limits allow it."""

@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 from rbim._support.lazy_names import late_anyio
 from rbim.client.congestion import Congestion
-from rbim.client.limits import LEAST, LEAST_MARGIN, NORMAL, RECENT, ROUNDING, SPACING, AttemptTimes, Demands
+from rbim.client.limits import LEAST, LEAST_MARGIN, NORMAL, RECENT, ROUNDING, SPACING, AttemptTimes, Demands, ready_at
 from rbim.client.queue import Queue, Room, Waiter
+from rbim.clock import monotonic_of
 
 if TYPE_CHECKING:
     from asyncio import Future, TimerHandle
@@ -75,6 +76,7 @@ class Admission:
         """The number of calls that could not be sent in time."""
         self.times = AttemptTimes()
         self._clock = clock
+        self._monotonic = monotonic_of(clock)
         self._unlimited = not limits.rates
         self._at_once = self._unlimited
         """Whether a free place is all that a call needs: no rates, no waiting calls, no congestion."""
@@ -103,11 +105,11 @@ class Admission:
     @property
     def oldest(self) -> float:
         """Seconds that the oldest waiting call has waited; 0 if none waits."""
-        return self._clock.monotonic() - self._queue.oldest.since if self._queue.size else 0.0
+        return self._monotonic() - self._queue.oldest.since if self._queue.size else 0.0
 
     def away(self, op: Operation[Any]) -> str:
         """Return which shared rate of an operation cannot be asked now, and why; an empty text if all can."""
-        rates = self._demands.kind_of(op, self._clock.monotonic()).rates
+        rates = self._demands.kind_of(op, self._monotonic()).rates
         for bucket, source in zip(self._shared, self._sources, strict=True):
             if bucket in rates and bucket.failure:
                 return f"the shared rate {source.name!r} of {source.place} cannot be asked: {bucket.failure}"
@@ -136,7 +138,7 @@ class Admission:
         schedule(partial(self._told, bucket, slots, failure))
 
     def _told(self, bucket: SharedBucket, slots: list[float], failure: str) -> None:
-        now = self._clock.monotonic()
+        now = self._monotonic()
         bucket.told(slots, failure, now)
         self._next_at = -inf
         self._grant(now)
@@ -144,16 +146,16 @@ class Admission:
 
     def enter_at_once(self, op: Operation[Any], latest: float) -> float | None:
         """Take a place and tokens if the request may leave now, and return the time; None if it must wait."""
+        if self._at_once and self.free:
+            self.free -= 1
+            return self._monotonic()
         if not self.free or self._queue.size:
             return None
-        now = self._clock.monotonic()
-        if self._at_once:
-            self.free -= 1
-            return now
+        now = self._monotonic()
         if self._congestion.flows and self._congestion.sweep(now):
             self._demands.flows_changed()
         demand = self._demands.of(op, now)
-        if now >= latest or demand.ready_at(now) > now:
+        if now >= latest or ready_at(demand.buckets, now) > now:
             return None
         self.free -= 1
         demand.take(now)
@@ -175,7 +177,7 @@ class Admission:
         It must be answered before ``latest``. ``deadline`` is the seconds of its call, ``attempt`` those of one attempt.
         ``now``: the time, if it is known; exactly this is returned if the request need not wait.
         """
-        now = self._clock.monotonic() if now is None else now
+        now = self._monotonic() if now is None else now
         demand = self._demands.of(op, now)
         self._learns, self._learns_until = True, now + RECENT
         self.times.expire(now)
@@ -190,7 +192,7 @@ class Admission:
                 self._waits_since = now  # what waits beside it, waits for its own group or operation
             while waiter.state != "left":
                 await self._wait(waiter, now)
-                now = self._clock.monotonic()
+                now = self._monotonic()
                 if not self._admitted(waiter, now) and now >= latest:
                     raise Refused  # noqa: TRY301  # it is withdrawn below, as any other that ends here
         except BaseException:
@@ -206,7 +208,7 @@ class Admission:
         """
         self.free += 1
         if self._learns or asked is not None or self._congestion.flows:
-            now = self._clock.monotonic()
+            now = self._monotonic()
             kind = self._demands.kind_of(op, now)
             if answered and (asked is not None or self._congestion.flows):
                 narrow = kind.narrow_of(getattr(op, "group_id", None))
@@ -226,14 +228,15 @@ class Admission:
         for waiter in self._queue:
             self._queue.remove(waiter)
             waiter.demand = self._demands.demand(waiter.demand.kind, waiter.demand.group, now)
-            if waiter.demand.ready_at(now) >= self._last_start(waiter, now):
+            if ready_at(waiter.demand.buckets, now) >= self._last_start(waiter, now):
                 self._refuse(waiter)
             else:
                 self._queue.add(waiter)
 
     def give_back(self, op: Operation[Any]) -> None:
         """Give back the tokens of a request that has taken them just now and does not leave; then :meth:`leave`."""
-        self._demands.of(op, self._clock.monotonic()).give_back()
+        for bucket in self._demands.of(op, self._monotonic()).buckets:
+            bucket.give_back()
         self._next_at = -inf
 
     def gave_up(self, began: float, started: float) -> None:
@@ -241,13 +244,13 @@ class Admission:
 
         If the attempt had all the time that it needs, the call did not wait too long: its answer did not come.
         """
-        now = self._clock.monotonic()
+        now = self._monotonic()
         if now - started < self.times.need:
             self._queue.gave_up(now - began, now)
 
     def need(self, op: Operation[Any], *, deadline: float, attempt: float) -> float:
         """Return the seconds that an attempt of such a call needs, as far as known; see :meth:`enter`."""
-        now = self._clock.monotonic()
+        now = self._monotonic()
         return self._need(self._demands.kind_of(op, now), deadline, attempt, now)
 
     def _need(self, kind: Kind, deadline: float, attempt: float, now: float) -> float:
@@ -326,7 +329,7 @@ class Admission:
                 return False
             next_at = self._next_at
             self._release(waiter)
-            ready = max(now, waiter.demand.ready_at(now))
+            ready = max(now, ready_at(waiter.demand.buckets, now))
             if ready >= self._last_start(waiter, now):  # the loop was blocked, or a pause came
                 self.free += 1
                 waiter.state = "refused"
@@ -347,11 +350,11 @@ class Admission:
         if not self._queue.size:
             self._waits_since = now
         self._queue.add(waiter)
-        self._next_at = min(self._next_at, waiter.demand.ready_at(now))
+        self._next_at = min(self._next_at, ready_at(waiter.demand.buckets, now))
 
     def _withdraw(self, waiter: Waiter) -> None:
         """Give back everything that a call holds which will not be sent."""
-        now = self._clock.monotonic()
+        now = self._monotonic()
         if waiter.state == "granted":
             self._release(waiter)
             self._queue.settled(waiter.demand)
@@ -408,7 +411,7 @@ class Admission:
             self.end_watch()
             self._alarm = self._next_at
             if self.deadlines is not None:
-                delay = max(LEAST_SLEEP, self._next_at - self._clock.monotonic())
+                delay = max(LEAST_SLEEP, self._next_at - self._monotonic())
                 self._timer = self.deadlines.loop.call_later(delay, self._watched)
             else:
                 self._sleeper = self._queue.oldest
@@ -422,7 +425,7 @@ class Admission:
 
     def _watched(self) -> None:
         self._timer, self._alarm = None, inf
-        self._grant(self._clock.monotonic())
+        self._grant(self._monotonic())
         self._keep_watch()
 
 

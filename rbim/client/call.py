@@ -110,19 +110,13 @@ class Call(Generic[R]):
         self.response: Response | None = None
 
     async def send(self) -> R:  # noqa: C901  # the life of a call, in order
-        """Run the operation and return its answer. Raises what :meth:`rbim.View.send` does; RuntimeError the second time.
-
-        A prepared request waits in the client's limits without a deadline. When the first attempt has its place and its
-        tokens, and before it leaves, ``leaves`` is awaited, once; the deadline of the call begins then. If ``leaves``
-        raises, nothing is sent, place and tokens are given back, and the error is raised. What is raised because nothing was
-        to leave comes without a call of ``leaves``.
-        """
+        """Run the operation and return its answer. Raises what :meth:`rbim.View.send` does; RuntimeError the second time."""
         if self._number:
             raise RuntimeError("a prepared request is sent once: prepare another one")
         shared = self._shared
         shared.calls += 1
         self._number = shared.calls
-        self._began = self._started = shared.clock.monotonic()
+        self._began = self._started = shared.monotonic()
         self._latest = inf if self._patient else self._began + self._settings.deadline
         failure: Exception | None = None
         shared.running += 1
@@ -212,7 +206,7 @@ class Call(Generic[R]):
         ``backstop`` is the seconds after the deadline at which the wait is cancelled.
         """
         shared = self._shared
-        with shared.scope(self._latest + backstop - shared.clock.monotonic()) as scope:
+        with shared.scope(self._latest + backstop - shared.monotonic()) as scope:
             shared.scopes.add(scope)
             try:
                 result = await wait(*args, **kwargs)
@@ -233,7 +227,7 @@ class Call(Generic[R]):
         if isinstance(failure, TimestampExpired) or failure.outcome is not Outcome.REFUSED:
             return False
         self._renewal = True
-        if self._shared.clock.monotonic() >= self._latest - self._need():
+        if self._shared.monotonic() >= self._latest - self._need():
             return False
         try:
             return await self._interruptible(0.0, renewed, refused)
@@ -246,11 +240,11 @@ class Call(Generic[R]):
         shared, settings = self._shared, self._settings
         if shared.state != "open":  # the transport turned the cancellation into an error
             raise self._client_closed(failure.outcome) from failure
-        if isinstance(failure, TransportError) and shared.clock.monotonic() >= self._latest:
+        if isinstance(failure, TransportError) and shared.monotonic() >= self._latest:
             raise self._deadline_exceeded(failure.outcome) from failure
         failure.attempts = tuple(self._history)
         pause = settings.retry.pause(self._op, failure, len(self._history), shared.codec.dialect.codes)
-        if pause is None or shared.clock.monotonic() + pause >= self._latest - self._need():
+        if pause is None or shared.monotonic() + pause >= self._latest - self._need():
             raise failure
         if not shared.budget.spend():
             failure.add_note("not retried: the client's retry budget is spent")
@@ -260,7 +254,7 @@ class Call(Generic[R]):
     async def _wait_for_admission(self) -> float:
         """Wait until the client's limits let the request leave; return the time."""
         shared, settings = self._shared, self._settings
-        start, end = shared.clock.monotonic(), None
+        start, end = shared.monotonic(), None
         try:
             end = await shared.admission.enter(
                 self._op,
@@ -277,7 +271,7 @@ class Call(Generic[R]):
         else:
             return end
         finally:
-            self._waited += (shared.clock.monotonic() if end is None else end) - start  # exactly 0 if it did not wait
+            self._waited += (shared.monotonic() if end is None else end) - start  # exactly 0 if it did not wait
 
     async def _leave(self, leaves: Callable[[], Awaitable[object]]) -> None:
         """Let the sender record the first attempt, which has its place and tokens; then begin its deadline.
@@ -289,7 +283,7 @@ class Call(Generic[R]):
             if shared.state == "open":  # else the attempt does not begin
                 await leaves()
                 self._leaves = None
-                self._started = shared.clock.monotonic()
+                self._started = shared.monotonic()
                 self._latest = self._started + self._settings.deadline
         finally:
             if self._leaves is not None:
@@ -334,7 +328,7 @@ class Call(Generic[R]):
         code = error.code if isinstance(error, ApiError) else None
         return Attempt(
             number=len(self._history) + 1,
-            elapsed=self._shared.clock.monotonic() - self._started,
+            elapsed=self._shared.monotonic() - self._started,
             status=self.response.status if self.response is not None else None,
             code=(SUCCESS if error is None else code) or None,
             outcome=None if error is None else known,
@@ -395,7 +389,7 @@ class Call(Generic[R]):
         observers.call_ended(
             **self._event_fields(),
             attempts=tuple(self._history),
-            elapsed=self._shared.clock.monotonic() - self._began,
+            elapsed=self._shared.monotonic() - self._began,
             waited=self._waited,
             error=failure,
             cancelled=cancelled,
@@ -412,7 +406,7 @@ class Call(Generic[R]):
             answer=answer,
             response=self.response,
             attempts=tuple(self._history),
-            elapsed=self._shared.clock.monotonic() - self._began,
+            elapsed=self._shared.monotonic() - self._began,
             waited=self._waited,
             confirmed_by_repeat=self.confirmed,
         )

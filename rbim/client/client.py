@@ -164,8 +164,9 @@ class View:
         """Prepare a request: ``await prepared.send()`` waits for its turn without a deadline, and sends it.
 
         For senders that keep a journal of their own. ``leaves`` is awaited once, when the request has its place and its
-        tokens: it writes the intent down, and the request leaves when it returns. It holds a place meanwhile: if it takes
-        long, let it raise, and prepare the request again. What raises before, such as InvalidRequest or ClientClosed, comes
+        tokens: it writes the intent down, and the request leaves when it returns; the deadline of the call begins then. It
+        holds a place meanwhile: if it takes long, let it raise. Then nothing is sent, place and tokens are given back, and
+        the error is raised; prepare the request again. What raises before, such as InvalidRequest or ClientClosed, comes
         without a call of ``leaves``.
         """
         return Call(self._shared, self._settings, operation, leaves)

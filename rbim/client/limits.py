@@ -36,6 +36,7 @@ __all__ = [
     "Limits",
     "Rate",
     "SharedBucket",
+    "ready_at",
 ]
 
 NORMAL, LOW = 0, 1
@@ -288,7 +289,7 @@ class SharedBucket(Bucket):
         self.slots.appendleft(self._taken)
 
 
-def _ready_at(buckets: tuple[Bucket, ...], now: float) -> float:
+def ready_at(buckets: Iterable[Bucket], now: float) -> float:
     """Return when all buckets let one more request leave; -inf if now."""
     when = -inf
     for bucket in buckets:
@@ -391,10 +392,6 @@ class Kind:
         self.wide: object = min(named, key=lambda rate: len(rate.operations), default=operation)
         self.narrow: object = self.per_group[0].rate if self.per_group else operation
 
-    def ready_at(self, now: float) -> float:
-        """Return when the buckets of the whole operation let one more request leave."""
-        return _ready_at(self.shared, now)
-
     def narrow_of(self, group: object) -> object:
         """Return the scope of the requests for a group; that of the operation without one."""
         return self.wide if group is None else (self.narrow, group)
@@ -415,23 +412,10 @@ class Demand:
         """Whether nothing but granted tokens keeps the group from sending now."""
         return all(bucket.due - bucket.slack <= now + ROUNDING for bucket in self.own)
 
-    def own_ready_at(self, now: float) -> float:
-        """Return when the buckets of the group let one more request leave."""
-        return _ready_at(self.own, now)
-
-    def ready_at(self, now: float) -> float:
-        """Return when all buckets let one more request leave."""
-        return _ready_at(self.buckets, now)
-
     def take(self, now: float) -> None:
         """Take a token from each bucket: the request leaves now."""
         for bucket in self.buckets:
             bucket.take(now)
-
-    def give_back(self) -> None:
-        """Give the last token back to each bucket: the request does not leave."""
-        for bucket in self.buckets:
-            bucket.give_back()
 
 
 class Demands:

@@ -48,7 +48,7 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from rbim.client.limits import LOW, NORMAL, ROUNDING
+from rbim.client.limits import LOW, NORMAL, ROUNDING, ready_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sized
@@ -235,13 +235,8 @@ class Lane:
         """By order, from the first choice in this order on."""
         self._held: dict[object, list[Line]] = {}
         """By group: lines that only granted tokens keep from leaving."""
-        self._aside: list[tuple[float, int, Line]] = []
+        self.aside: list[tuple[float, int, Line]] = []
         """Lines that wait for something of their own, by the earliest time at which they may be ready."""
-
-    @property
-    def set_aside(self) -> Iterator[Line]:
-        """The lines that wait for something of their own."""
-        return (line for _, _, line in self._aside if line.waiters)
 
     def push(self, line: Line) -> None:
         """Let a line be chosen, after a call has come to it: in the order NEWEST it has moved, in the others only if new."""
@@ -259,10 +254,10 @@ class Lane:
     def best(self, order: Order, now: float) -> tuple[Rank, Line] | None:
         """Return the line whose call leaves first, with its rank, if one may leave now."""
         soon = now + ROUNDING
-        if self.kind.ready_at(now) > soon:
+        if ready_at(self.kind.shared, now) > soon:
             return None
-        while self._aside and self._aside[0][0] <= soon:
-            self._bring_back(heappop(self._aside)[2])
+        while self.aside and self.aside[0][0] <= soon:
+            self._bring_back(heappop(self.aside)[2])
         heads = self._heads.get(order)
         if heads is None:
             heads = self._heads[order] = _Heads(order, self.lines)
@@ -271,7 +266,7 @@ class Lane:
                     heads.push(each)
         while (best := heads.top()) is not None:
             line = best[1]
-            ready = line.demand.own_ready_at(now)
+            ready = ready_at(line.demand.own, now)
             if ready <= soon:
                 return best
             heads.pop(line)
@@ -287,10 +282,10 @@ class Lane:
 
     def due(self, order: Order, now: float) -> float:
         """Return the earliest time at which a call may leave, after :meth:`best` has found none."""
-        shared = self.kind.ready_at(now)
+        shared = ready_at(self.kind.shared, now)
         if self._heads.get(order, self.lines):
             return shared
-        return max(self._aside[0][0], shared) if self._aside else inf
+        return max(self.aside[0][0], shared) if self.aside else inf
 
     def _put_aside(self, line: Line, until: float, now: float) -> None:
         if line.aside:
@@ -299,10 +294,10 @@ class Lane:
         if line.demand.lacks_only_granted(now):
             self._held.setdefault(line.demand.group, []).append(line)
             return
-        heappush(self._aside, (until, line.number, line))
-        if len(self._aside) > 2 * len(self.lines) + COMPACT:  # lines that are gone
-            self._aside = [each for each in self._aside if each[2].waiters]
-            heapify(self._aside)
+        heappush(self.aside, (until, line.number, line))
+        if len(self.aside) > 2 * len(self.lines) + COMPACT:  # lines that are gone
+            self.aside = [each for each in self.aside if each[2].waiters]
+            heapify(self.aside)
 
 
 class Room(NamedTuple):
@@ -316,11 +311,6 @@ class Room(NamedTuple):
     def fits(self, until: float, *, now: float) -> float:
         """Return how many requests can leave in time for an answer at ``until``."""
         return self.free + self.places * (until - self.need - now) / self.typical if self.typical else inf
-
-
-def _with_deadline(ranks: list[float]) -> int:
-    """Return how many of these deadlines are one; a request without a deadline keeps no call from leaving in time."""
-    return bisect_left(ranks, inf)
 
 
 class _Level:
@@ -346,7 +336,7 @@ class _Level:
 
     @property
     def with_deadline(self) -> int:
-        return _with_deadline(self._ranks)
+        return bisect_left(self._ranks, inf)  # a request without a deadline keeps no call from leaving in time
 
     def __iter__(self) -> Iterator[Waiter]:
         return iter(self._waiters)
@@ -415,7 +405,7 @@ class _Level:
     def earliest_start(self, waiter: Waiter, now: float, room: Room, *, exact: bool, before: int) -> float:
         demand = waiter.demand
         if now < self._newest_until:
-            return max(now, demand.ready_at(now))
+            return max(now, ready_at(demand.buckets, now))
         start = now
         held_back = self._held_back(waiter.latest, now, room) if exact else 0
         for bucket in demand.buckets:
@@ -425,7 +415,7 @@ class _Level:
                 ahead = self._served(waiting, ahead, partial(bucket.fits, now=now, need=room.need))
                 ahead = max(0, ahead - held_back) if bucket in demand.kind.shared else ahead
             for first in bucket.waiting[: self._level]:
-                ahead += _with_deadline(first)
+                ahead += bisect_left(first, inf)
             start = max(start, bucket.ready_at(now, ahead))
         ahead = bisect_right(self._ranks, waiter.latest)
         if exact:
@@ -437,7 +427,7 @@ class _Level:
 
         They are in the queue ahead of another group's call, and do not take its turns. At most ``MOST_LINES`` lines count.
         """
-        lines = islice((line for lane in self._lanes.values() for line in lane.set_aside), MOST_LINES)
+        lines = islice((line for lane in self._lanes.values() for *_, line in lane.aside if line.waiters), MOST_LINES)
         held = 0.0
         for bucket in dict.fromkeys(bucket for line in lines for bucket in line.demand.own):
             ahead = bisect_right(bucket.waiting[self._level], latest)
@@ -498,9 +488,6 @@ class Queue:
         self._turn = 0
         self.size = 0
         """The number of waiting calls."""
-
-    def __len__(self) -> int:
-        return self.size
 
     def __iter__(self) -> Iterator[Waiter]:
         for level in self._levels:

@@ -20,6 +20,7 @@ from rbim._support.text import quoted
 from rbim.client.admission import Admission
 from rbim.client.limits import LOW, NORMAL
 from rbim.client.retry import Retry, RetryBudget
+from rbim.clock import monotonic_of
 from rbim.errors import InvalidRequest
 from rbim.validators import above_zero, one_of, or_none, text
 
@@ -106,6 +107,7 @@ class SharedState:
         self.signer = signer
         self.codec = codec
         self.clock = clock
+        self.monotonic = monotonic_of(clock)
         self.admission = Admission(limits, clock)
         self.budget = RetryBudget()
         self.observers = observers

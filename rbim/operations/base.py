@@ -165,12 +165,11 @@ class Operation(Generic[R_co]):
     endpoint: ClassVar[Endpoint]
     spec: ClassVar[Spec]
 
-    if TYPE_CHECKING:
-
-        @property
-        def repeat(self) -> Repeat:
-            """Whether this operation, with its values, may be repeated."""
-            ...
+    @property
+    def repeat(self) -> Repeat:
+        """Whether this operation, with its values, may be repeated."""
+        rule = self.spec.repeat
+        return rule(self) if callable(rule) else rule
 
     @classmethod
     def path(cls, dialect: Dialect) -> str:  # noqa: ARG003  # operations with several paths ask the dialect
@@ -225,7 +224,6 @@ def operation(
 
     def declare(cls: C) -> C:
         templates = paths or (cls.endpoint.path,)
-        cls.repeat = property(repeat) if callable(repeat) else repeat  # type: ignore[assignment]
         cls.spec = Spec(
             name=name,
             paths=tuple(path.replace("{name}", name) for path in templates),

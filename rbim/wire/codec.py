@@ -253,7 +253,7 @@ class Codec:
         if plan.in_headers or plan.own_headers:
             fields = {header: str(value) for name, header in plan.in_headers if (value := getattr(op, name)) is not None}
             headers = {**headers, **fields, **op.headers(self.digits)}
-        return filled("POST", plan.origin, plan.path, UNSIGNED, headers, body, repeatable=op.repeat != Repeat.NEVER)
+        return filled("POST", plan.origin, plan.path, UNSIGNED, headers, body, repeatable=op.repeat is not Repeat.NEVER)
 
     def prepare(self, kind: type[Operation[Any]]) -> None:
         """Compile the conversions of an operation class; otherwise its first call does so."""

@@ -18,7 +18,7 @@ from helpers.stubs import (
     client_over,
     failing,
 )
-from rbim import ClientClosed, Limits, NotSent, Outcome, Rate, SystemClock, Unanswered
+from rbim import ClientClosed, DeadlineExceeded, Limits, NotSent, Outcome, Rate, SystemClock, Unanswered
 from rbim.client.client import GRACE
 from rbim.emulator.clock import EmulatedClock
 
@@ -152,6 +152,24 @@ async def test_leaving_ends_calls_over_a_transport_that_keeps_its_timeouts():
     assert call.ended.outcome is Outcome.UNKNOWN
     assert [each.outcome for each in call.ended.attempts] == [Outcome.UNKNOWN]
     assert stub.in_flight == 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_calls_that_wait_for_a_place_end_at_their_deadline_and_with_their_client():
+    """The timer of the client wakes them: they wait in no scope."""
+    async with create_task_group() as tasks:
+        async with client_over(KeepsTimeouts(), clock=SystemClock(), limits=Limits(concurrency=1)) as client:
+            calls = []
+            for _ in range(3):
+                calls.append(Background(tasks, client.send(READ)))
+                await checkpoint()
+            late = await failing(client.tuned(deadline=0.05).send(READ))
+            assert isinstance(late, DeadlineExceeded)
+            assert (late.outcome, late.attempts, client.load.waiting, client.load.refused) == (Outcome.NOT_SENT, (), 2, 1)
+        await checkpoint()
+    assert [type(call.ended) for call in calls] == [ClientClosed] * 3
+    assert [call.ended.outcome for call in calls] == [Outcome.UNKNOWN, Outcome.NOT_SENT, Outcome.NOT_SENT]
+    assert client._deadlines.scopes == {}
 
 
 async def test_a_call_that_is_let_go_while_its_client_closes_sends_nothing():

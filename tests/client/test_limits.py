@@ -17,7 +17,7 @@ from rbim import (
     Rate,
     SearchPublicGroups,
 )
-from rbim.client.limits import PRUNE, Bucket, Buckets, Demands
+from rbim.client.limits import PRUNE, Bucket, Buckets, Demands, ready_at
 
 DETAIL = QueryGroupDetail(group_id="g1")
 JOIN = JoinGroup(group_id="g1")
@@ -32,7 +32,7 @@ class RateLimiter:
         self.demands = Demands(rates, {})
 
     def earliest(self, op, now):
-        return max(now, self.demands.of(op, now).ready_at(now))
+        return max(now, ready_at(self.demands.of(op, now).buckets, now))
 
     def take(self, op, now):
         self.demands.of(op, now).take(now)
