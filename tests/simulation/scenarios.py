@@ -3,21 +3,12 @@
 To add one, write a subclass of :class:`Scenario` in a module of its own and name it in :data:`MODULES`.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import MappingProxyType
 
 import attrs
 
 from rbim import Credentials
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from .world import World
-
-__all__ = ["CREDENTIALS", "MODULES", "Scenario", "scenario"]
 
 CREDENTIALS = Credentials(app_id="aaf98f8947b5d6c80147b8a2b7c30123", app_token="7f0c4b9de2a14f5c8b3e6d1a90c2f4e8")
 
@@ -38,29 +29,28 @@ class Scenario:
     ``settings`` replaces fields by name. ``SHRINKS`` maps those fields that minimising may reduce to their least values.
     """
 
-    TROUBLES: ClassVar[tuple[str, ...]] = ()
-    SHRINKS: ClassVar[Mapping[str, int]] = {}
+    TROUBLES = ()
+    SHRINKS = MappingProxyType({})
 
-    def __init__(self, world: World, settings: Mapping[str, Any]) -> None:
+    def __init__(self, world, settings):
         self.world = world
         self.sizes = attrs.evolve(self.draw(), **settings)
         world.note("scenario", str(self.sizes))
 
-    def draw(self) -> Any:
+    def draw(self):
         """Draw the sizes of a run."""
         raise NotImplementedError
 
-    async def main(self) -> None:
+    async def main(self):
         """Run the scenario and check its invariants."""
         raise NotImplementedError
 
     @property
-    def served(self) -> int:
+    def served(self):
         """Requests or deliveries so far, for measuring."""
         return 0
 
 
-def scenario(name: str) -> type[Scenario]:
+def scenario(name):
     """Return the class of a scenario."""
-    found: type[Scenario] = getattr(import_module(f".{name}", __package__), MODULES[name])
-    return found
+    return getattr(import_module(f".{name}", __package__), MODULES[name])

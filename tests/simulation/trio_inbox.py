@@ -5,8 +5,6 @@ more. trio's scheduling is deterministic, drawn from the seed; its clock is the 
 can run. What threads do happens at one instant, after a drawn delay. Handlers fail, hang and are slow.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -17,7 +15,6 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
 
 import trio
 from anyio._backends import _trio as anyio_trio
@@ -34,13 +31,6 @@ from .disk import AFTER, BEFORE, real_connect
 from .scenarios import CREDENTIALS, Scenario
 from .virtual_time import EPOCH, TIME
 from .world import PROGRESS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from .world import World
-
-__all__ = ["TrioInboxScenario"]
 
 HANDLERS = MappingProxyType({"fails once": "handler-fails", "poison": "poison", "hangs once": "handler-hangs"})
 MOST_LIVES = 40
@@ -80,20 +70,20 @@ class Message:
     ended: list[tuple[float, int]] = field(factory=list)
 
     @property
-    def text(self) -> str:
+    def text(self):
         return f"m{self.number:04d}"
 
 
 class MachineClock(trio.abc.Clock):
     """The time of the simulated machine: it jumps to the next deadline when no task can run."""
 
-    def start_clock(self) -> None:
+    def start_clock(self):
         """Begin: the machine's time goes on where it was."""
 
-    def current_time(self) -> float:
+    def current_time(self):
         return TIME.now
 
-    def deadline_to_sleep_time(self, deadline: float) -> float:
+    def deadline_to_sleep_time(self, deadline):
         if math.isfinite(deadline):
             TIME.now = max(TIME.now, deadline)
             return 0.0
@@ -103,10 +93,10 @@ class MachineClock(trio.abc.Clock):
 class Steps(trio.abc.Instrument):
     """Counts steps of tasks, lets time pass with them, and ends the process at one of them."""
 
-    def __init__(self, dies_at: int) -> None:
+    def __init__(self, dies_at):
         self._left = dies_at
 
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+    def before_task_step(self, task):
         del task
         TIME.now += 2e-6
         self._left -= 1
@@ -117,16 +107,16 @@ class Steps(trio.abc.Instrument):
 class TrioInboxScenario(Scenario):
     """See the module."""
 
-    TROUBLES: ClassVar[tuple[str, ...]] = ("kill", *HANDLERS.values())
-    SHRINKS: ClassVar[Mapping[str, int]] = MappingProxyType({"messages": 1, "talkers": 1, "kills": 0})
+    TROUBLES = ("kill", *HANDLERS.values())
+    SHRINKS = MappingProxyType({"messages": 1, "talkers": 1, "kills": 0})
 
-    def __init__(self, world: World, settings: Mapping[str, Any]) -> None:
+    def __init__(self, world, settings):
         super().__init__(world, settings)
         self.path, self.log = Path(world.folder, "inbox"), Path(world.folder, "log")
-        self.messages: dict[str, Message] = {}
+        self.messages = {}
         self.lives = 0
 
-    def draw(self) -> TrioSizes:
+    def draw(self):
         draw = self.world.stream("sizes")
         return TrioSizes(
             mode=draw.choice(["normal", "high-guarantee"]),
@@ -139,10 +129,10 @@ class TrioInboxScenario(Scenario):
         )
 
     @property
-    def served(self) -> int:
+    def served(self):
         return len(self.messages)
 
-    def _draw_messages(self) -> None:
+    def _draw_messages(self):
         world, draw = self.world, self.world.stream("messages")
         for number in range(self.sizes.messages):
             handler = draw.choice(["well"] * 12 + list(HANDLERS))
@@ -155,7 +145,7 @@ class TrioInboxScenario(Scenario):
             message = Message(number, at, sender, handler, seconds)
             self.messages[message.text] = message
 
-    async def main(self) -> None:
+    async def main(self):
         """Let one process after the other live, and judge what they wrote down."""
         self._draw_messages()
         draw = self.world.stream("kill")
@@ -173,7 +163,7 @@ class TrioInboxScenario(Scenario):
             TIME.now += draw.choice([0.05, 5.0, 40.0])
         self._check()
 
-    def _live(self, dies_at: int) -> int:
+    def _live(self, dies_at):
         """Run one process to its end, and return its exit code."""
         child = os.fork()
         if not child:
@@ -188,7 +178,7 @@ class TrioInboxScenario(Scenario):
                 os._exit(code)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-    def _read(self) -> None:
+    def _read(self):
         """Take over what a process wrote down."""
         for line in self.log.read_text().splitlines() if self.log.exists() else ():
             at, what, text, detail = json.loads(line)
@@ -210,7 +200,7 @@ class TrioInboxScenario(Scenario):
                 message.ended.append((at, self.lives))
         self.log.unlink(missing_ok=True)
 
-    def _check(self) -> None:
+    def _check(self):
         check = self.world.check
         connection = real_connect(self.path)
         rows = connection.execute("SELECT body, state FROM event").fetchall()
@@ -230,7 +220,7 @@ class TrioInboxScenario(Scenario):
             check("an event is handled again only after a death", len(lives) == len(set(lives)), told)
         self._check_order()
 
-    def _check_order(self) -> None:
+    def _check_order(self):
         ordered = sorted((each for each in self.messages.values() if each.begun), key=lambda each: each.posted)
         for number, later in enumerate(ordered):
             for earlier in ordered[:number]:
@@ -242,7 +232,7 @@ class TrioInboxScenario(Scenario):
 class _Life:
     """One process, from its start to its end."""
 
-    def __init__(self, scenario: TrioInboxScenario, dies_at: int) -> None:
+    def __init__(self, scenario, dies_at):
         self._scenario, self._dies_at = scenario, dies_at
         seed = f"{scenario.world.seed}:life {scenario.lives}"
         self._delays, self._order = random.Random(f"{seed}:threads"), random.Random(f"{seed}:order")
@@ -250,24 +240,24 @@ class _Life:
         self._log = os.open(scenario.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._begun = Counter({each.text: len(each.begun) for each in scenario.messages.values()})
 
-    def run(self) -> None:
+    def run(self):
         """Run it on trio."""
         from trio._core import _run
 
         _run._ALLOW_DETERMINISTIC_SCHEDULING, _run._r = True, self._order
-        executor.ExecutorThread = partial(_Executor, self.delays)  # type: ignore[assignment,misc]
+        executor.ExecutorThread = partial(_Executor, self.delays)
         anyio_trio.TrioBackend.run_sync_in_worker_thread = classmethod(partial(_in_thread, self.delays))
         trio.run(self._main, clock=MachineClock(), instruments=[Steps(self._dies_at)])
         self._say("uses", "", planted_faults.used())
 
-    def delays(self) -> tuple[float, float]:
+    def delays(self):
         """Draw the seconds until a thread does its work, and from then until that is known."""
         return self._delays.expovariate(1 / BEFORE), self._delays.expovariate(1 / AFTER)
 
-    def _say(self, what: str, text: str, detail: int = 0) -> None:
+    def _say(self, what, text, detail=0):
         os.write(self._log, (json.dumps([TIME.now, what, text, detail]) + "\n").encode())
 
-    async def _main(self) -> None:
+    async def _main(self):
         scenario, sizes = self._scenario, self._scenario.sizes
         backoff = Backoff(attempts=sizes.attempts, first=0.5, most=5.0, random=self._order.random)
         router = Router()
@@ -292,15 +282,15 @@ class _Life:
                 if TIME.now > end:
                     raise TimeoutError(f"{self._waits()} events wait")
 
-    def _waits(self) -> int:
+    def _waits(self):
         connection = real_connect(self._scenario.path)
         try:
-            count: int = connection.execute("SELECT count(*) FROM event WHERE state = 0").fetchone()[0]
+            count = connection.execute("SELECT count(*) FROM event WHERE state = 0").fetchone()[0]
         finally:
             connection.close()
         return count
 
-    async def _post(self, receiver: Receiver, message: Message) -> None:
+    async def _post(self, receiver, message):
         """Post a message as the platform does, until it is accepted."""
         await trio.sleep(max(0.0, message.at - TIME.now))
         sent = datetime.fromtimestamp(EPOCH + message.at, UTC)
@@ -314,7 +304,7 @@ class _Life:
                 return
             await trio.sleep(1.0)
 
-    async def _handle(self, event: Any) -> None:
+    async def _handle(self, event):
         message = self._scenario.messages[event.body]
         self._begun[message.text] += 1
         self._say("begins", message.text, self._begun[message.text])
@@ -330,19 +320,19 @@ class _Life:
 class _Executor:
     """Takes the place of the threads of a file: one piece of work after the other, each at one instant."""
 
-    def __init__(self, delays: Callable[[], tuple[float, float]], _: object, __: str) -> None:
+    def __init__(self, delays, _, __):
         self._delays = delays
-        self._queue: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], object]]] = []
+        self._queue = []
         self._busy = False
 
-    def submit(self, work: Any, done: Any, *, last: bool = False) -> None:
+    def submit(self, work, done, *, last=False):
         del last
         self._queue.append((work, done))
         if not self._busy:
             self._busy = True
             trio.lowlevel.spawn_system_task(self._run)
 
-    async def _run(self) -> None:
+    async def _run(self):
         while self._queue:
             work, done = self._queue.pop(0)
             before, after = self._delays()
@@ -358,13 +348,13 @@ class _Executor:
 
 
 async def _in_thread(
-    delays: Callable[[], tuple[float, float]],
-    cls: Any,
-    work: Callable[..., Any],
-    args: tuple[Any, ...],
-    abandon_on_cancel: bool = False,  # noqa: FBT001, FBT002  # anyio's
-    limiter: Any = None,
-) -> Any:
+    delays,
+    cls,
+    work,
+    args,
+    abandon_on_cancel=False,  # noqa: FBT002  # anyio's
+    limiter=None,
+):
     """Take the place of anyio's worker threads."""
     await cls.checkpoint()
     async with limiter or cls.current_default_thread_limiter():
