@@ -18,8 +18,8 @@ REASONS = ROOT / "tests" / "ci" / "mutants" / "reasons.toml"
 NEW = "new"
 """The kind of a survivor without a reason."""
 
-NOTICED = ("killed", "timed out", "noticed")
-"""Verdicts of a mutant that a test has noticed. The last one is of a result that was taken over from an earlier record."""
+NOTICED = ("killed", "timed out")
+"""Verdicts of a mutant that a test has noticed."""
 
 
 class Results:
