@@ -1,11 +1,9 @@
 """The parts of the conformance suite for inboxes: a case, the inbox under test, and what cases do with it."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
 from unittest import SkipTest
 
 import anyio
@@ -13,11 +11,6 @@ from attrs import field, frozen
 
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.protocols import LeaseLost
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from contextlib import AbstractAsyncContextManager
-
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 """When the deliveries of the cases were received."""
@@ -30,103 +23,66 @@ class NonConformingInbox(AssertionError):
     """An inbox breaks the contract; the message says case, cause and requirement."""
 
 
-class Place(Protocol):
-    """Where the events of one case are kept: an empty file, an empty stream."""
-
-    def inbox(self):
-        """Return an inbox, not entered, for the events of this place: as another process would make it.
-
-        An inbox that is not durable is the same each time.
-        """
-        ...
-
-    async def pass_time(self, seconds):
-        """Let time pass, for pauses, leases and ages: on an emulated clock or really."""
-        ...
-
-    async def kill(self, backlog):
-        """End a worker as the death of its process does: it gives nothing back. Return when others may claim its events.
-
-        The backlog is left afterwards. Needed with the feature ``deaths`` only.
-        """
-        ...
-
-
 @frozen
 class InboxConformance:
-    """An inbox under test: a function that makes a new :class:`Place`, and the features of the inbox.
+    """An inbox under test: a function that makes a new place for the events of one case, such as an empty file.
 
-    - ``inbox`` (default: True): it gives events out; a sink that does not passes the cases ``sink: ...`` only.
-    - ``durable`` (default: True): events survive the process; all inboxes of a place share them.
-    - ``archive`` (default: True): the inbox is an Archive.
-    - ``compares`` (default: True): it keeps other content under a known key apart.
-    - ``keeps`` (default: True): handled events are counted and can be replayed.
-    - ``deaths`` (default: True): a worker may die: its events are claimed again, and retried alone.
-    - ``expires`` (default: True): leases end by time alone, while their worker lives.
-    - ``delay`` (default: 0): real seconds within which an accepted event can be claimed; cases that expect none wait.
+    - ``place.inbox()`` returns an inbox, not entered, as another process would make it; one that is not durable is the same
+      each time.
+    - ``await place.pass_time(seconds)`` lets time pass, for pauses, leases and ages.
+    - ``await place.kill(backlog)`` ends a worker as the death of its process does: it gives nothing back. It returns when
+      others may claim its events. For durable inboxes only.
+
+    ``durable`` (default: True): events survive the process, and all inboxes of a place share them.
     """
 
-    make: Callable[[], AbstractAsyncContextManager[Place]]
-    inbox: bool = field(default=True, kw_only=True)
+    make: Callable
     durable: bool = field(default=True, kw_only=True)
-    archive: bool = field(default=True, kw_only=True)
-    compares: bool = field(default=True, kw_only=True)
-    keeps: bool = field(default=True, kw_only=True)
-    deaths: bool = field(default=True, kw_only=True)
-    expires: bool = field(default=True, kw_only=True)
-    delay: float = field(default=0.0, kw_only=True)
-
-    def has(self, feature):
-        """Whether the inbox has the feature with this field name."""
-        return bool(getattr(self, feature))
 
 
 @frozen
 class InboxCase:
     """A test of one rule of the contract: ``await case(subject)`` raises NonConformingInbox if the inbox breaks it.
 
-    It raises ``unittest.SkipTest`` if the inbox lacks a feature that the case ``needs``. It takes at most ``seconds``.
+    It raises ``unittest.SkipTest`` if the case needs a durable inbox and this one is not. It takes at most a minute.
     """
 
     name: str
-    run: Callable[[Bench], Awaitable[None]] = field(repr=False)
-    needs: frozenset[str] = frozenset()
-    seconds: float = 6 * PATIENCE
+    run: Callable = field(repr=False)
+    durable: bool = False
 
     def __str__(self):
         return self.name
 
     async def __call__(self, subject, /):
         """Test the inbox. Raises NonConformingInbox or SkipTest."""
-        if missing := sorted(need for need in self.needs if not subject.has(need)):
-            raise SkipTest(f"the inbox lacks the features {', '.join(missing)} (fields of InboxConformance)")
+        if self.durable and not subject.durable:
+            raise SkipTest("the inbox is not durable")
         try:
-            with anyio.fail_after(self.seconds):
+            with anyio.fail_after(6 * PATIENCE):
                 async with subject.make() as place:
                     await self.run(Bench(subject, place))
-        except SkipTest:
-            raise
         except Exception as error:
             single = _single(error)
             known = isinstance(single, NonConformingInbox)
             cause = str(single) if known else f"unexpected {type(single).__name__}: {single}"
             if isinstance(single, TimeoutError):
-                cause += f"; required: the case ends within {self.seconds:g} s"
+                cause += f"; required: the case ends within {6 * PATIENCE:g} s"
             raise NonConformingInbox(f"{self.name}: {cause}") from error
 
 
-class Cases(list[InboxCase]):
-    """The cases of one module, in order; ``needs`` are features that all of them need."""
+class Cases(list):
+    """The cases of one module, in order; ``durable``: all of them need a durable inbox."""
 
-    def __init__(self, *needs):
+    def __init__(self, *, durable=False):
         super().__init__()
-        self._needs = needs
+        self._durable = durable
 
-    def add(self, name, *needs):
+    def add(self, name, *, durable=False):
         """Return a decorator that adds a function as a case."""
 
         def added(run):
-            self.append(InboxCase(name, run, frozenset((*self._needs, *needs))))
+            self.append(InboxCase(name, run, durable or self._durable))
             return run
 
         return added
@@ -196,11 +152,6 @@ class Bench:
         """Return an inbox of the place, to be entered."""
         return self.place.inbox()
 
-    @staticmethod
-    def archive(inbox):
-        """Return an entered inbox as an archive."""
-        return inbox
-
     @asynccontextmanager
     async def open(self, *deliveries):
         """Enter an inbox and a backlog of it, with these deliveries accepted."""
@@ -230,8 +181,6 @@ class Bench:
 
     async def nothing(self, backlog, why):
         """Check that no event can be claimed."""
-        if self.subject.delay:
-            await anyio.sleep(self.subject.delay)
         claims = await backlog.claim(10)
         check(not claims, f"claimed {told(claims)}, although {why}; required: nothing")
 
