@@ -2,11 +2,13 @@
 
 import argparse
 import importlib
-import json
 import sys
 import time
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
+
+from tests.ci.helpers_ci.proof import about, write_document
 
 from . import record
 from .areas import AREAS
@@ -45,9 +47,8 @@ def main(arguments=None):
         areas[name] = record.area_record(area.paths(), len(every), sample, results)
         _summary(name, areas[name], len(sample))
     if told.record:
-        record.RECORD.parent.mkdir(exist_ok=True)
-        text = json.dumps(record.document(areas), indent=1, ensure_ascii=False) + "\n"
-        record.RECORD.write_text(text, encoding="utf-8")
+        versions = {name: version(name) for name in ("rbim", "cosmic-ray", "pytest", "hypothesis")}
+        write_document(record.RECORD, {**about(**versions), "areas": areas})
     return int(any(row["kind"] == record.NEW for area in areas.values() for row in area["survivors"]))
 
 
