@@ -16,7 +16,6 @@ MODULES = {
     "job": "JobScenario",
     "inbox": "InboxScenario",
     "service": "ServiceScenario",
-    "trio_inbox": "TrioInboxScenario",
 }
 """The class of each scenario; its module has the scenario's name."""
 
