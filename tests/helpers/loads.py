@@ -230,9 +230,6 @@ class _Model:
             self.due[key] = max(self.due[key], now) + self._interval(key)
         return True, now
 
-    def _turn(self, key):
-        return self.due[key] - self._interval(key) * (self._rate(key).burst - 1)
-
     def _rate(self, key):
         return self.limits.rates[key[0]]
 

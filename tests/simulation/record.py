@@ -90,8 +90,6 @@ def _name(piece):
 
 
 def _read():
-    if not RECORDED.exists():
-        return {"pieces": {}, "faults": {}}
     return json.loads(RECORDED.read_text(encoding="utf-8"))
 
 
@@ -100,12 +98,5 @@ def _write(content):
         scenario: dict(sorted(found.items(), key=lambda each: int(each[0].partition("-")[0])))
         for scenario, found in sorted(content["pieces"].items())
     }
-    lines = ["{", ' "pieces": {']
-    lines.append(",\n".join(f"  {json.dumps(scenario)}: {{\n{_lines(found)}\n  }}" for scenario, found in pieces_of.items()))
-    lines += [" },", ' "faults": {', _lines(dict(sorted(content["faults"].items()))), " }", "}", ""]
-    RECORDED.parent.mkdir(exist_ok=True)
-    RECORDED.write_text("\n".join(lines), encoding="utf-8")
-
-
-def _lines(found):
-    return ",\n".join(f"   {json.dumps(name)}: {json.dumps(told)}" for name, told in found.items())
+    ordered = {"pieces": pieces_of, "faults": dict(sorted(content["faults"].items()))}
+    RECORDED.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")

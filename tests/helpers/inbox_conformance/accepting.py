@@ -3,7 +3,8 @@
 import anyio
 from anyio.lowlevel import checkpoint
 
-from helpers.inbox_conformance.case import AT, Cases, accepted, check, delivery, same, told
+from helpers.deliveries import delivery
+from helpers.inbox_conformance.case import AT, Cases, accepted, check, same, told
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.protocols import OtherContent
 

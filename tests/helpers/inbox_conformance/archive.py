@@ -2,7 +2,8 @@
 
 from datetime import timedelta
 
-from helpers.inbox_conformance.case import AT, Cases, NonConformingInbox, accepted, check, delivery, same, told
+from helpers.deliveries import delivery
+from helpers.inbox_conformance.case import AT, Cases, NonConformingInbox, accepted, check, same, told
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.events import Message, Picture, Text
 from rbim.errors import InvalidRequest
@@ -66,8 +67,8 @@ async def _(bench):
     early = AT - timedelta(seconds=100)
     async with bench.open() as (inbox, backlog):
         same(await inbox.lag(), 0.0, "the lag without events")
-        await inbox.accept(delivery(1, received=early))
-        await inbox.accept(delivery(2, team="c", received=early + timedelta(seconds=50)))
+        await inbox.accept(delivery(1, at=early))
+        await inbox.accept(delivery(2, team="c", at=early + timedelta(seconds=50)))
         first = await inbox.lag()
         claims = {told([claim])[0]: claim for claim in await bench.claim(backlog, 2, limit=2)}
         await backlog.done((claims["1"],), more=0)
@@ -109,7 +110,7 @@ async def _(bench):
 @CASES.add("archive: pages of letters of a kind, of a conversation, and since a time")
 async def _(bench):
     late = AT + timedelta(seconds=60)
-    given = [delivery(1), delivery(2, team="c"), delivery(3, msg_type="PICTURE"), delivery(4, received=late)]
+    given = [delivery(1), delivery(2, team="c"), delivery(3, msg_type="PICTURE"), delivery(4, at=late)]
     problems = [each._replace(key=f"q{n}", problem=QUARANTINED) for n, each in enumerate(given)]
     wishes = [
         ({}, [0, 1, 2, 3]),
@@ -222,8 +223,8 @@ async def _(bench):
 @CASES.add("purge: it deletes what is asked for")
 async def _(bench):
     late = AT + timedelta(seconds=60)
-    given = [delivery(n, received=AT + timedelta(seconds=60 * n)) for n in range(3)]
-    problems = [delivery(f"q{n}", problem=QUARANTINED, received=AT + timedelta(seconds=60 * n)) for n in range(3)]
+    given = [delivery(n, at=AT + timedelta(seconds=60 * n)) for n in range(3)]
+    problems = [delivery(f"q{n}", problem=QUARANTINED, at=AT + timedelta(seconds=60 * n)) for n in range(3)]
     async with bench.open(*given, *problems) as (inbox, backlog):
         await _bury(bench, backlog, 3)
         same(await inbox.purge(quarantined=False, before=late), 1, "purge of old dead letters")
@@ -271,7 +272,7 @@ async def _(bench):
 @CASES.add("replay: only what was received since then, and of a kind")
 async def _(bench):
     times = {1: ("TEXT", 0), 2: ("PICTURE", 60), 3: ("TEXT", 120)}
-    given = [delivery(n, msg_type=kind, received=AT + timedelta(seconds=at)) for n, (kind, at) in times.items()]
+    given = [delivery(n, msg_type=kind, at=AT + timedelta(seconds=at)) for n, (kind, at) in times.items()]
     wishes = [
         ({"since": AT + timedelta(seconds=60)}, ["2", "3"]),
         ({"kind": Text}, ["1", "3"]),

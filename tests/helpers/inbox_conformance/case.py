@@ -3,16 +3,15 @@
 import json
 from collections.abc import Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from unittest import SkipTest
 
 import anyio
 from attrs import field, frozen
 
-from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.protocols import LeaseLost
+from rbim.emulator.clock import START
 
-AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+AT = START
 """When the deliveries of the cases were received."""
 
 PATIENCE = 10.0
@@ -105,20 +104,6 @@ def check(condition, message):
 def same(found, required, of):
     """Raise NonConformingInbox unless two values are equal."""
     check(found == required, f"{of}: got {found!r}; required: {required!r}")
-
-
-def delivery(number, team="b", *, msg_type="TEXT", **changes):  # fields of Delivery
-    """Return a delivery of a message to a group; ``changes`` replaces fields."""
-    document = {
-        "eventType": "1",
-        "convType": "TEAM",
-        "to": team,
-        "fromAccount": "app#a",
-        "msgType": msg_type,
-        "msgId": str(number),
-    }
-    received = changes.pop("received", AT)
-    return delivery_of(json.dumps(document).encode(), app_id="app", received=received)._replace(**changes)
 
 
 async def accepted(sink, given, *, new):

@@ -5,7 +5,8 @@ from collections import defaultdict
 import anyio
 from anyio.lowlevel import checkpoint
 
-from helpers.inbox_conformance.case import Cases, accepted, check, delivery, same, told
+from helpers.deliveries import delivery
+from helpers.inbox_conformance.case import Cases, accepted, check, same, told
 
 CASES = Cases()
 

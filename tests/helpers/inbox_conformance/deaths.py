@@ -2,7 +2,8 @@
 
 from attrs import evolve
 
-from helpers.inbox_conformance.case import Cases, check, delivery, same, told
+from helpers.deliveries import delivery
+from helpers.inbox_conformance.case import Cases, check, same, told
 
 CASES = Cases(durable=True)
 

@@ -3,7 +3,8 @@
 import anyio
 from anyio.lowlevel import checkpoint
 
-from helpers.inbox_conformance.case import Cases, accepted, check, delivery, lost, same, told
+from helpers.deliveries import delivery
+from helpers.inbox_conformance.case import Cases, accepted, check, lost, same, told
 
 CASES = Cases()
 
