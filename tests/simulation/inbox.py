@@ -165,7 +165,6 @@ class InboxScenario(Scenario):
         self.last_end = 0.0  # of any process
         self.finishing = False
         self.roles = []
-        self._auditor = None
         self._kills_left = self.sizes.kills
         self._power_lost = False
         self._chance = world.stream("operator")
@@ -315,7 +314,7 @@ class InboxScenario(Scenario):
         checks.check_accepted(self)
         await self._stop()
         checks.check_all(self)
-        self._close_auditor()
+        self.close_auditor()
 
     def _plan_troubles(self):
         sizes, world, draw = self.sizes, self.world, self.world.stream("plan")
@@ -374,10 +373,7 @@ class InboxScenario(Scenario):
 
     def _lose_inbox(self):
         self.lost_at = TIME.now
-        self._close_auditor()
-        for end in ("", "-wal", "-shm"):
-            Path(f"{self.path}{end}").unlink(missing_ok=True)
-        self.world.note("operator", "deletes the inbox")
+        self.delete_file("inbox")
 
     def _start(self, role):
         world, draw = self.world, self.world.stream("kill")
@@ -390,14 +386,7 @@ class InboxScenario(Scenario):
             self._kills_left -= 1
             how, log_step, log_statement = draw.random(), draw.uniform(3, 8.5), draw.uniform(1.6, 7.6)
             moment = TIME.now + draw.random() * self.sizes.fair_from
-            if not world.is_on("kill"):
-                pass
-            elif how < 0.4:
-                process.dies_at_step = int(math.exp(log_step))
-            elif how < 0.8:
-                process.dies_at_statement = int(math.exp(log_statement))
-            else:
-                world.at(moment, process.kill, "by the clock")
+            self.plan_death(process, how, step=log_step, statement=log_statement, moment=moment)
         if TIME.now >= self.sizes.fair_from:
             process.dies_at_step = process.dies_at_statement = 0
         process.spawn(self._run(role, process))
@@ -423,7 +412,7 @@ class InboxScenario(Scenario):
         self.world.at(TIME.now + 0.01 + self._chance.choice(pauses), self._start, role)
 
     def _lose_power(self):
-        self._close_auditor()
+        self.close_auditor()
         self.world.disk.lose_power()
         self.world.note("disk", "power is lost")
         self._power_lost = False
@@ -451,11 +440,6 @@ class InboxScenario(Scenario):
         retention = {"retention": RETENTION} if self.sizes.situation == "short-retention" else {}
         return SqliteInbox(self.path, lease=self.sizes.lease, poll=self.sizes.poll, **retention)
 
-    def _spool(self, role):
-        """Return the options of a receiver for its spool: by default it is beside the inbox."""
-        del role
-        return {}
-
     def _policy(self):
         """Return a policy that accepts deliveries for as long as the inbox remembers them, or None for the default."""
         if self.sizes.situation != "short-retention":
@@ -472,7 +456,6 @@ class InboxScenario(Scenario):
         receiver = Receiver(
             credentials=CREDENTIALS,
             sink=self._inbox(),
-            **self._spool(role),
             mode=sizes.mode,
             policy=self._policy(),
             router=self._router(process) if role.handles else None,
@@ -580,14 +563,7 @@ class InboxScenario(Scenario):
                 return connection.execute(sql, values).fetchall()
             finally:
                 connection.close()
-        if self._auditor is None:
-            self._auditor = real_connect(self.path, isolation_level=None)
-        return self._auditor.execute(sql, values).fetchall()
-
-    def _close_auditor(self):
-        if self._auditor is not None:
-            self._auditor.close()
-            self._auditor = None
+        return self.auditor().execute(sql, values).fetchall()
 
     def waits(self):
         """Return the number of events that wait in the inbox and in the spool."""

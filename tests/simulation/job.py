@@ -23,7 +23,6 @@ from rbim.errors import InvalidRequest, RbimError
 from rbim.http import Response
 
 from . import job_checks as checks
-from .disk import real_connect
 from .network import ALL_TROUBLES, Network, Weather
 from .process import Killed
 from .scenarios import CREDENTIALS, Scenario
@@ -94,8 +93,6 @@ class JobScenario(Scenario):
         *ALL_TROUBLES,
         *SITUATIONS,
     )
-    """Whether some runs meet a special situation."""
-
     SHRINKS = MappingProxyType(
         {"rows": 1, "groups": 1, "concurrency": 1, "kills": 0, "retries": 0, "poisoned": 0, "missing": 0, "isolate": 0}
     )
@@ -121,7 +118,6 @@ class JobScenario(Scenario):
         self.vanished_at = math.inf
         self.retrying = False
         self._changes = []
-        self._auditor = None
         self._intruders = []
         self._kills_left = self.sizes.kills
         self._retries_left = self.sizes.retries
@@ -287,17 +283,6 @@ class JobScenario(Scenario):
 
     # What leaves.
 
-    def auditor(self):
-        """Return a connection of nobody's, which reads what the journal says."""
-        if self._auditor is None:
-            self._auditor = real_connect(self.path, isolation_level=None)
-        return self._auditor
-
-    def _close_auditor(self):
-        if self._auditor is not None:
-            self._auditor.close()
-            self._auditor = None
-
     def _leaves(self, sending):
         if sending.process is None:  # the one that makes the groups
             return
@@ -328,7 +313,7 @@ class JobScenario(Scenario):
         else:
             await asyncio.wait([self._ended], timeout=PATIENCE)
             checks.check_situation(self, ended=self._ended.done())
-        self._close_auditor()
+        self.close_auditor()
 
     async def _until_done(self):
         while not self._ended.done():
@@ -352,14 +337,7 @@ class JobScenario(Scenario):
             self._kills_left -= 1
             how, log_step, log_statement = draw.random(), draw.uniform(3, 8.7), draw.uniform(0.7, 8)
             moment = TIME.now + draw.random() * 60
-            if not world.is_on("kill"):
-                pass
-            elif how < 0.4:
-                process.dies_at_step = int(math.exp(log_step))
-            elif how < 0.8:
-                process.dies_at_statement = int(math.exp(log_statement))
-            else:
-                world.at(moment, process.kill, "by the clock")
+            self.plan_death(process, how, step=log_step, statement=log_statement, moment=moment)
         process.spawn(self._operate(process))
 
     def _died(self, process):
@@ -368,7 +346,7 @@ class JobScenario(Scenario):
         if process is not self.process:
             return
         if self.world.happens("power-loss", 0.3) and not any(each.connections for each in self._intruders):
-            self._close_auditor()
+            self.close_auditor()
             self.world.disk.lose_power()
             self.world.note("disk", "power is lost")
         self.world.at(TIME.now + self._chance.choice([0.1, 0.1, 1, 5, 5, 30, 30, 4000]), self._start)
@@ -498,7 +476,4 @@ class JobScenario(Scenario):
     def _lose_journal(self):
         if self.vanished_at == math.inf:
             self.vanished_at = TIME.now
-            self._close_auditor()
-            for end in ("", "-wal", "-shm"):
-                Path(f"{self.path}{end}").unlink(missing_ok=True)
-            self.world.note("operator", "deletes the journal")
+            self.delete_file("journal")

@@ -3,12 +3,16 @@
 To add one, write a subclass of :class:`Scenario` in a module of its own and name it in :data:`MODULES`.
 """
 
+import math
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 
 import attrs
 
 from rbim import Credentials
+
+from .disk import real_connect
 
 CREDENTIALS = Credentials(app_id="aaf98f8947b5d6c80147b8a2b7c30123", app_token="7f0c4b9de2a14f5c8b3e6d1a90c2f4e8")
 
@@ -28,6 +32,8 @@ class Scenario:
     ``settings`` replaces fields by name. ``SHRINKS`` maps those fields that minimising may reduce to their least values.
     """
 
+    path = None
+    _auditor = None
     TROUBLES = ()
     SHRINKS = MappingProxyType({})
 
@@ -43,6 +49,36 @@ class Scenario:
     async def main(self):
         """Run the scenario and check its invariants."""
         raise NotImplementedError
+
+    def auditor(self):
+        """Return a connection of nobody's, which reads what the file at ``path`` says."""
+        if self._auditor is None:
+            self._auditor = real_connect(self.path, isolation_level=None)
+        return self._auditor
+
+    def close_auditor(self):
+        """Close it, so that the file may be deleted or lose what was not synced."""
+        if self._auditor is not None:
+            self._auditor.close()
+            self._auditor = None
+
+    def delete_file(self, what):
+        """Delete the file at ``path`` while it is used."""
+        self.close_auditor()
+        for end in ("", "-wal", "-shm"):
+            Path(f"{self.path}{end}").unlink(missing_ok=True)
+        self.world.note("operator", f"deletes the {what}")
+
+    def plan_death(self, process, how, *, step, statement, moment):
+        """Let a process be killed at a step of its tasks, at an SQL statement or at a moment, by a number below 1."""
+        if not self.world.is_on("kill"):
+            pass
+        elif how < 0.4:
+            process.dies_at_step = int(math.exp(step))
+        elif how < 0.8:
+            process.dies_at_statement = int(math.exp(statement))
+        else:
+            self.world.at(moment, process.kill, "by the clock")
 
     @property
     def served(self):
