@@ -76,7 +76,7 @@ async def database_place(address):
 
 
 def memory(wrapped=lambda inbox: inbox):
-    return InboxConformance(partial(memory_place, wrapped), durable=False, deaths=False, expires=False)
+    return InboxConformance(partial(memory_place, wrapped), durable=False)
 
 
 def file(wrapped=lambda inbox: inbox):

@@ -7,23 +7,20 @@ The event loop's own time is emulated (asyncio: a loop that jumps, trio: its Moc
 import asyncio
 import json
 import math
-import random
 import selectors
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import anyio
 import trio
 from attrs import define, field
 from trio.testing import MockClock
 
-from rbim import AsyncClient, Limits, Operation, Outcome, Rate, RbimError, Request, Response, SystemClock, Unanswered
+from rbim import AsyncClient, Operation, Outcome, RbimError, Response, SystemClock, Unanswered
 
 from .stubs import BASE_URL, CREDENTIALS, answer
-
-__all__ = ["Call", "LoopClock", "Platform", "excess", "in_time", "offered", "possible", "run", "run_emulated", "unknown"]
 
 
 class _Jumping(selectors.SelectSelector):
@@ -39,22 +36,22 @@ class _Jumping(selectors.SelectSelector):
 
 
 class _JumpingLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
+    def __init__(self):
         self._jumping = _Jumping()
         super().__init__(self._jumping)
 
-    def time(self) -> float:
+    def time(self):
         return self._jumping.elapsed
 
 
 class LoopClock(SystemClock):
     """The time of the running event loop."""
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return anyio.current_time()
 
 
-def run_emulated(backend: str, work: Callable[[], Any]) -> None:
+def run_emulated(backend, work):
     """Run an async function in emulated time."""
     if backend == "trio":
         trio.run(work, clock=MockClock(autojump_threshold=0))
@@ -76,12 +73,12 @@ class Call:
     error: BaseException | None = None
 
     @property
-    def until(self) -> float:
+    def until(self):
         """The time until which an answer is of use."""
         return self.at + min(self.deadline, self.patience)
 
     @property
-    def in_time(self) -> bool:
+    def in_time(self):
         """Whether it was answered before its caller gave up."""
         return self.ended is not None and self.error is None
 
@@ -105,13 +102,13 @@ class Platform:
     in_flight: int = 0
     most: int = 0
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self):
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_):
         pass
 
-    async def send(self, request: Request, /, *, timeout: float) -> Response:
+    async def send(self, request, /, *, timeout):
         assert timeout > 0
         self.sends.append(Sent(anyio.current_time() - self.start, request.path, json.loads(request.body).get("groupId")))
         self.in_flight += 1
@@ -126,19 +123,17 @@ class Platform:
         return self.instead() or answer(groupId="g")
 
 
-def run(
-    calls: Sequence[Call], platform: Platform, limits: Limits, *, backend: str = "asyncio", **options: Any
-) -> AsyncClient:
+def run(calls, platform, limits, *, backend="asyncio", **options):
     """Let all calls come and end; their results are in them."""
     clients = []
 
-    async def work() -> None:
+    async def work():
         client = AsyncClient(
             base_url=BASE_URL, credentials=CREDENTIALS, transport=platform, limits=limits, clock=LoopClock(), **options
         )
         clients.append(client)
 
-        async def one(call: Call) -> None:
+        async def one(call):
             try:
                 with anyio.move_on_after(call.patience):
                     await client.tuned(deadline=call.deadline).send(call.operation)
@@ -158,17 +153,17 @@ def run(
     return clients[0]
 
 
-def in_time(calls: Sequence[Call]) -> int:
+def in_time(calls):
     """Return how many calls were answered in time."""
     return sum(each.in_time for each in calls)
 
 
-def unknown(calls: Sequence[Call]) -> int:
+def unknown(calls):
     """Return how many calls raised an error of unknown outcome."""
     return sum(isinstance(each.error, RbimError) and each.error.outcome is Outcome.UNKNOWN for each in calls)
 
 
-def possible(calls: Sequence[Call], limits: Limits, usual: float, slowest: float) -> int:
+def possible(calls, limits, usual, slowest):
     """Return how many calls a client can answer in time that knows all deadlines and the usual latency.
 
     It serves those whose deadline is nearest, of all that may leave at the moment; an answer takes ``usual`` seconds, and
@@ -191,16 +186,16 @@ def possible(calls: Sequence[Call], limits: Limits, usual: float, slowest: float
 class _Model:
     """What waits, by the rates that count it; when each rate may be used next; when places become free."""
 
-    def __init__(self, limits: Limits, usual: float, slowest: float) -> None:
+    def __init__(self, limits, usual, slowest):
         self.limits = limits
         self.usual = usual
         self.slowest = slowest
-        self.waiting: dict[tuple[Any, ...], list[tuple[float, int]]] = defaultdict(list)
-        self.due: dict[Any, float] = defaultdict(lambda: -math.inf)
-        self.places: list[float] = []
+        self.waiting = defaultdict(list)
+        self.due = defaultdict(lambda: -math.inf)
+        self.places = []
         self.number = 0
 
-    def add(self, call: Call) -> None:
+    def add(self, call):
         """Let a call wait."""
         group = getattr(call.operation, "group_id", None)
         counted = [(n, each) for n, each in enumerate(self.limits.rates) if _counts(each, call.operation)]
@@ -209,7 +204,7 @@ class _Model:
             self.waiting[tuple((n, group if each.each_group else None) for n, each in counted)], (call.until, self.number)
         )
 
-    def serve(self, now: float) -> tuple[bool, float]:
+    def serve(self, now):
         """Serve one call if possible; return whether one was, and when one may be next."""
         while self.places and self.places[0] <= now:
             heappop(self.places)
@@ -235,22 +230,19 @@ class _Model:
             self.due[key] = max(self.due[key], now) + self._interval(key)
         return True, now
 
-    def _turn(self, key: tuple[int, Any]) -> float:
-        return self.due[key] - self._interval(key) * (self._rate(key).burst - 1)
-
-    def _rate(self, key: tuple[int, Any]) -> Rate:
+    def _rate(self, key):
         return self.limits.rates[key[0]]
 
-    def _interval(self, key: tuple[int, Any]) -> float:
+    def _interval(self, key):
         return self._rate(key).per / self._rate(key).limit
 
 
-def _counts(rate: Rate, operation: Operation[Any]) -> bool:
+def _counts(rate, operation):
     concerned = not rate.operations or isinstance(operation, rate.operations)
     return concerned and not (rate.each_group and getattr(operation, "group_id", None) is None)
 
 
-def offered(draw: random.Random, per_second: float, seconds: float, make: Callable[[float], Call]) -> list[Call]:
+def offered(draw, per_second, seconds, make):
     """Return calls that come by chance, so many in a second."""
     calls, at = [], 0.0
     while (at := at + draw.expovariate(per_second)) < seconds:
@@ -258,7 +250,7 @@ def offered(draw: random.Random, per_second: float, seconds: float, make: Callab
     return calls
 
 
-def excess(rate: Rate, times: Sequence[float]) -> float:
+def excess(rate, times):
     """Return by how many requests some window exceeds ``burst + rate``: any n of them take at least n - burst intervals."""
     worst, highest = -math.inf, -math.inf
     for number, at in enumerate(times):

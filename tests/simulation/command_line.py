@@ -1,11 +1,8 @@
 """The command line of the simulation."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
-from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
@@ -14,11 +11,6 @@ from .record import Record, pieces
 from .runner import Order, applies, invariants, minimised, simulate
 from .scenarios import MODULES, scenario
 from .virtual_time import real_monotonic
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-__all__ = ["main"]
 
 WITHIN = 200
 """Seeds within which a planted fault must be found."""
@@ -33,7 +25,7 @@ examples:
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments=None):
     """Run what the command line says; return 1 where an invariant was broken."""
     told = _parser().parse_args(arguments)
     if told.faults:
@@ -59,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _minimise(order) if told.minimise else _one(order, told)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser():
     parser = argparse.ArgumentParser(
         prog="python -m tests.simulation",
         description="Simulate rbim with everything around it; one seed decides all that happens.",
@@ -71,7 +63,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", metavar="A-B", help="a run for each seed from A to B; several: 1-20,57")
     parser.add_argument("--seconds", type=float, default=50.0, help="with --seeds: begin no run after so many seconds (50)")
     parser.add_argument("-v", "--verbose", action="store_true", help="print every event")
-    parser.add_argument("--twice", action="store_true", help="run each seed twice and compare the traces")
     parser.add_argument("--minimise", action="store_true", help="with --seed: find out what the failure needs")
     parser.add_argument("--off", default="", metavar="A,B", help="kinds of trouble that do not happen")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a size, as JSON")
@@ -86,15 +77,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _say(text: str = "") -> None:
+def _say(text=""):
     print(text, flush=True)  # noqa: T201  # a command
 
 
-def _one(order: Order, told: argparse.Namespace) -> int:
+def _one(order, told):
     result = simulate(order)
-    if told.twice and simulate(evolve(order, verbose=False))["digest"] != result["digest"]:
-        _say("NOT REPRODUCIBLE: the same seed gave another trace")
-        return 1
     if told.json:
         _say(json.dumps(result))
     else:
@@ -102,7 +90,7 @@ def _one(order: Order, told: argparse.Namespace) -> int:
     return 1 if result["broken"] else 0
 
 
-def _minimise(order: Order) -> int:
+def _minimise(order):
     found = None
     for change, simpler, result in minimised(order):
         found = simpler, result
@@ -114,7 +102,7 @@ def _minimise(order: Order) -> int:
     return 1 if found[1]["broken"] else 0
 
 
-def _report(order: Order, result: Mapping[str, Any]) -> None:
+def _report(order, result):
     """Print what became of one run: each invariant that was broken, and how to see it again."""
     for name in invariants(result):
         first = next(each for each in result["broken"] if each["invariant"] == name)
@@ -135,7 +123,7 @@ def _report(order: Order, result: Mapping[str, Any]) -> None:
         _say(f"minimise: {order.command} --minimise")
 
 
-def _record(order: Order, told: argparse.Namespace) -> int:
+def _record(order, told):
     """Run pieces of seeds that are not recorded yet, and record each."""
     record, began, code = Record(order.scenario), real_monotonic(), 0
     for piece in pieces(_seeds(told.seeds)):
@@ -151,7 +139,7 @@ def _record(order: Order, told: argparse.Namespace) -> int:
     return code
 
 
-def _planted(order: Order, told: argparse.Namespace) -> int:
+def _planted(order, told):
     """Look for each fault of the scenario that is not recorded yet; return 1 where one was not found."""
     record, code = Record(order.scenario) if told.record else None, 0
     for fault in planted_faults.PLANTED.values():
@@ -168,9 +156,9 @@ def _planted(order: Order, told: argparse.Namespace) -> int:
     return code
 
 
-def _many(order: Order, told: argparse.Namespace) -> tuple[int, list[dict[str, Any]]]:
+def _many(order, told):
     began, bad = real_monotonic(), 0
-    results: list[dict[str, Any]] = []
+    results = []
     for seed in _seeds(told.seeds):
         if real_monotonic() - began > told.seconds or (bad and told.stop):
             break
@@ -178,8 +166,6 @@ def _many(order: Order, told: argparse.Namespace) -> tuple[int, list[dict[str, A
         result = simulate(now)
         results.append(result)
         broken = invariants(result)
-        if told.twice and simulate(now)["digest"] != result["digest"]:
-            broken.append("the same seed gives the same trace")
         bad += bool(broken)
         if told.json:
             _say(json.dumps(result))
@@ -193,13 +179,13 @@ def _many(order: Order, told: argparse.Namespace) -> tuple[int, list[dict[str, A
     return (1 if bad else 0), results
 
 
-def _seeds(text: str) -> Iterator[int]:
+def _seeds(text):
     for part in text.split(","):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
 
 
-def _faults(name: str) -> int:
+def _faults(name):
     gone = 0
     for each in planted_faults.PLANTED.values():
         if each.scenario == name:
@@ -209,11 +195,11 @@ def _faults(name: str) -> int:
     return 1 if gone else 0
 
 
-def _summarise(results: Sequence[Mapping[str, Any]], bad: int) -> None:
+def _summarise(results, bad):
     _say(f"{len(results)} seeds, {bad} with a failure; {_costs(results)}")
 
 
-def _costs(results: Sequence[Mapping[str, Any]]) -> str:
+def _costs(results):
     cpu = max(sum(each["cpu"] for each in results), 1e-9)
     hours, served = sum(each["virtual"] for each in results) / 3600, sum(each["served"] for each in results)
     return (

@@ -18,13 +18,7 @@ from . import inbox_checks as checks
 from .virtual_time import TIME
 
 if TYPE_CHECKING:
-    from rbim.callbacks import Receiver
-
-    from .inbox import InboxScenario
-    from .network import Weather
     from .process import Process
-
-__all__ = ["ANSWER_IN", "Deliveries", "Message", "Post"]
 
 ANSWER_IN = 5.0
 """Seconds that the platform waits for an answer."""
@@ -39,7 +33,7 @@ class Post:
     fate: str = "ok"
     status: int | None = None
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"at {self.left:.3f} s ({self.fate}): {self.status}"
 
 
@@ -61,10 +55,10 @@ class Message:
     deaths: int = 0  # of processes that handled only this message and were not asked to leave
 
     @property
-    def text(self) -> str:
+    def text(self):
         return f"m{self.number:04d}"
 
-    def __str__(self) -> str:
+    def __str__(self):
         posts = "; ".join(map(str, self.posts)) or "never"
         begun = ", ".join(f"{at:.3f} s on {process.name}" for at, process, _ in self.begun) or "never"
         ended = ", ".join(f"{at:.3f} s" for at, _ in self.ended) or "never"
@@ -74,14 +68,14 @@ class Message:
 class Deliveries:
     """Ways from the platform to the receivers whose ``doors`` are open; ``count`` is the number of deliveries so far."""
 
-    def __init__(self, inbox: InboxScenario, weather: Weather) -> None:
-        self.doors: dict[Process, Receiver] = {}
-        self.waiting: dict[asyncio.Future[int | None], Process] = {}
+    def __init__(self, inbox, weather):
+        self.doors = {}
+        self.waiting = {}
         self.count = 0
         self._arrived = 0
         self._inbox, self._world, self._weather = inbox, inbox.world, weather
 
-    def break_connections(self, process: Process) -> None:
+    def break_connections(self, process):
         """End the connections of a process that has ended, without an answer."""
         self.doors.pop(process, None)
         for future in [each for each, its in self.waiting.items() if its is process]:
@@ -89,7 +83,7 @@ class Deliveries:
             if not future.done():
                 future.set_result(None)
 
-    async def carry(self, headers: dict[str, str], body: bytes) -> int:
+    async def carry(self, headers, body):
         """Carry one delivery and its answer."""
         world, weather = self._world, self._weather
         self.count += 1
@@ -101,7 +95,7 @@ class Deliveries:
         if post.fate == "refused":
             await asyncio.sleep(there)
             raise NoAnswer("connection refused")
-        answer: asyncio.Future[int | None] = world.loop.create_future()
+        answer = world.loop.create_future()
         if post.fate == "late-arrival":
             there += ANSWER_IN + world.stream("late-arrival seconds").random() * weather.late_by
         if post.fate != "lost-request":
@@ -116,9 +110,7 @@ class Deliveries:
             raise NoAnswer("connection reset")
         return status
 
-    def _arrive(
-        self, post: Post, headers: dict[str, str], body: bytes, back: float, answer: asyncio.Future[int | None]
-    ) -> None:
+    def _arrive(self, post, headers, body, back, answer):
         """Let a delivery reach a receiver, and send what its fate leaves of the answer ``back`` seconds later."""
         world = self._world
         again = self._weather.stalled_until(world)
@@ -129,9 +121,9 @@ class Deliveries:
             status = None if post.fate == "reset-before" else 503
             world.loop.call_later(back, _end, answer, status)
             return
-        replied: asyncio.Future[int | None] = world.loop.create_future()
+        replied = world.loop.create_future()
 
-        def reply(done: asyncio.Future[int | None]) -> None:
+        def reply(done):
             status = done.result()
             post.status = status
             world.note("receiver", f"answers {post.message.text}: {status}")
@@ -145,7 +137,7 @@ class Deliveries:
         if self._inbox.sizes.situation == "storm" and world.happens("posted-twice", 0.03):
             self.deliver(headers, body, world.loop.create_future())
 
-    def deliver(self, headers: dict[str, str], body: bytes, replied: asyncio.Future[int | None]) -> None:
+    def deliver(self, headers, body, replied):
         """Give a delivery to one of the receivers; None is the answer where there is none, or where it dies."""
         if not self.doors:
             replied.set_result(None)
@@ -156,12 +148,12 @@ class Deliveries:
 
     async def _receive(
         self,
-        process: Process,
-        receiver: Receiver,
-        headers: dict[str, str],
-        body: bytes,
-        replied: asyncio.Future[int | None],
-    ) -> None:
+        process,
+        receiver,
+        headers,
+        body,
+        replied,
+    ):
         began = TIME.now
         self._arrived += 1
         message = self._inbox.posted.get(body)
@@ -177,7 +169,7 @@ class Deliveries:
         if not replied.done():
             replied.set_result(status)
 
-    def _forge(self, headers: dict[str, str], body: bytes, recorded: bool = False) -> None:  # noqa: FBT001, FBT002
+    def _forge(self, headers, body, recorded=False):  # noqa: FBT002
         """Post what is not the platform's: a recorded delivery once more, or one whose body or headers were changed."""
         draw = self._world.stream("forgery")
         if not recorded:
@@ -189,11 +181,11 @@ class Deliveries:
                 headers = {**headers, "CurTime": str(int(headers["CurTime"]) + 1)}
             else:
                 headers = {**headers, "MD5": headers["CheckSum"], "CheckSum": headers["MD5"]}
-        replied: asyncio.Future[int | None] = self._world.loop.create_future()
+        replied = self._world.loop.create_future()
         replied.add_done_callback(lambda done: checks.check_forgery(self._inbox, done.result(), recorded=recorded))
         self.deliver(headers, body, replied)
 
 
-def _end(answer: asyncio.Future[int | None], status: int | None) -> None:
+def _end(answer, status):
     if not answer.done():
         answer.set_result(status)

@@ -7,15 +7,12 @@ SQLite itself is real, on files in a temporary folder. It is told not to sync th
 commits that a real machine would not have synced, and what was in them before. That is what a loss of power leaves.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
 import sqlite3
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -27,16 +24,8 @@ from rbim.storage import executor
 from .process import Killed, current_process
 from .virtual_time import TIME
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .process import Process
-    from .world import World
-
-__all__ = ["Disk", "install", "real_connect"]
-
 real_connect = sqlite3.connect
-_disk: Disk | None = None
+_disk = None
 
 BEFORE = 0.0002
 """Seconds, on average, from asking a thread for something until it happens."""
@@ -51,21 +40,21 @@ class Disk:
     times of ``full``).
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world):
         global _disk  # noqa: PLW0603  # one simulated machine to an interpreter
         self.world = world
         self.stall = self.stalls = self.errors = 0.0
-        self.full: list[tuple[float, float]] = []
+        self.full = []
         self.commits = 0
-        self._unsynced: dict[str, dict[str, bytes]] = {}
+        self._unsynced = {}
         self._delays = world.stream("threads")
         _disk = self
 
-    def is_synced(self, path: str | os.PathLike[str]) -> bool:
+    def is_synced(self, path):
         """Tell whether a loss of power would leave the file as it is."""
         return os.fspath(path) not in self._unsynced
 
-    def lose_power(self) -> None:
+    def lose_power(self):
         """Leave of each file what was synced. Every process that has one open must be dead."""
         for path, before in self._unsynced.items():
             for end in ("", "-wal", "-shm"):
@@ -74,7 +63,7 @@ class Disk:
                 Path(path + end).write_bytes(content)
         self._unsynced.clear()
 
-    def delays(self) -> tuple[float, float]:
+    def delays(self):
         """Draw the seconds until a thread does its work, and from then until that is known."""
         before, after = self._delays.expovariate(1 / BEFORE), self._delays.expovariate(1 / AFTER)
         if self.stalls and self.world.happens("disk-stall", self.stalls):
@@ -83,7 +72,7 @@ class Disk:
             before += seconds
         return before, after
 
-    def execute(self, connection: SimulatedConnection, sql: str, execute: Callable[[], Any]) -> Any:
+    def execute(self, connection, sql, execute):
         """Carry out one statement of a process, which may be killed before or after it."""
         process = connection.process
         if not process.alive:
@@ -108,11 +97,11 @@ class Disk:
             self._die(process, f"after {_verb(sql)}")
         return result
 
-    def _die(self, process: Process, how: str) -> None:
+    def _die(self, process, how):
         process.kill(how)
         raise Killed
 
-    def _refuse(self, process: Process, sql: str) -> None:
+    def _refuse(self, process, sql):
         code = None
         if self.errors and self.world.happens("disk-error", self.errors):
             code, words = sqlite3.SQLITE_IOERR, "disk I/O error"
@@ -125,7 +114,7 @@ class Disk:
             error.sqlite_errorcode = code
             raise error
 
-    def _committing(self, connection: SimulatedConnection) -> None:
+    def _committing(self, connection):
         self.commits += 1
         if connection.syncs:
             self._unsynced.pop(connection.path, None)
@@ -137,7 +126,7 @@ class Disk:
 class SimulatedConnection(sqlite3.Connection):
     """A connection of a simulated process: real SQLite, whose statements the disk sees first."""
 
-    def __init__(self, path: Any, *args: Any, **options: Any) -> None:
+    def __init__(self, path, *args, **options):
         process = current_process.get()
         assert process is not None
         super().__init__(path, *args, **options)
@@ -146,30 +135,30 @@ class SimulatedConnection(sqlite3.Connection):
         self.syncs, self.writes = True, False
         process.connections.append(self)
 
-    def execute(self, sql: str, *values: Any) -> Any:
+    def execute(self, sql, *values):
         execute = super().execute
         return _disk.execute(self, sql, lambda: execute(sql, *values))
 
-    def executemany(self, sql: str, *values: Any) -> Any:
+    def executemany(self, sql, *values):
         execute = super().executemany
         return _disk.execute(self, sql, lambda: execute(sql, *values))
 
-    def abandon(self) -> None:
+    def abandon(self):
         """Close it as the system does when its process has ended: a transaction that is open is rolled back."""
         super().close()
 
-    def close(self) -> None:
+    def close(self):
         if not self.process.alive:
             raise Killed
         super().close()
         self.process.connections.remove(self)
 
 
-def _verb(sql: str) -> str:
+def _verb(sql):
     return sql.partition(" ")[0].strip() or "PRAGMA"
 
 
-def _connect(path: Any, *args: Any, **options: Any) -> Any:
+def _connect(path, *args, **options):
     if options.pop("uri", False):  # rbim's way to say that SQLite must not create the file
         path = url2pathname(urlsplit(path).path)
         if not Path(path).exists():
@@ -183,12 +172,12 @@ def _connect(path: Any, *args: Any, **options: Any) -> Any:
 
 
 async def _run_in_thread(
-    cls: Any,
-    work: Callable[..., Any],
-    args: tuple[Any, ...],
-    abandon_on_cancel: bool = False,  # noqa: FBT001, FBT002  # anyio's
-    limiter: Any = None,
-) -> Any:
+    cls,
+    work,
+    args,
+    abandon_on_cancel=False,  # noqa: FBT002  # anyio's
+    limiter=None,
+):
     """Take the place of anyio's worker threads."""
     await cls.checkpoint()
     async with limiter or cls.current_default_thread_limiter():
@@ -197,11 +186,11 @@ async def _run_in_thread(
             future = loop.create_future()
             before, after = _disk.delays()
 
-            def tell(result: Any, error: BaseException | None) -> None:
+            def tell(result, error):
                 if not future.done():
                     future.set_exception(error) if error is not None else future.set_result(result)
 
-            def run() -> None:
+            def run():
                 result = error = None
                 try:
                     result = work(*args)
@@ -218,21 +207,21 @@ async def _run_in_thread(
 class SimulatedExecutor:
     """Takes the place of the threads that write and read: one piece of work after the other, each at one instant."""
 
-    def __init__(self, _: object, __: str) -> None:
+    def __init__(self, _, __):
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], object]]] = deque()
+        self._queue = deque()
 
-    def submit(self, work: Any, done: Any, *, last: bool = False) -> None:
+    def submit(self, work, done, *, last=False):
         del last
         self._queue.append((work, done))
         if len(self._queue) == 1:
             self._begin()
 
-    def _begin(self) -> None:
+    def _begin(self):
         before, after = _disk.delays()
         self._loop.call_later(before, self._work, after)
 
-    def _work(self, after: float) -> None:
+    def _work(self, after):
         result = failure = None
         try:
             result = self._queue[0][0]()
@@ -242,35 +231,35 @@ class SimulatedExecutor:
             failure = error
         self._loop.call_later(after, self._tell, result, failure)
 
-    def _tell(self, result: Any, failure: BaseException | None) -> None:
+    def _tell(self, result, failure):
         _, done = self._queue.popleft()
         done(result, failure)
         if self._queue:
             self._begin()
 
 
-def _note_locks() -> None:
+def _note_locks():
     """Let a process know the locks of jobs that it takes, so that they end with it."""
     from rbim.bulk.journal.lock import JobLock
 
     acquire = JobLock.acquire
 
-    def noted(self: JobLock) -> None:
+    def noted(self):
         acquire(self)
         if (process := current_process.get()) is not None:
             process.locks.append(self)
 
-    JobLock.acquire = noted  # type: ignore[method-assign]
+    JobLock.acquire = noted
 
 
-def install() -> None:
+def install():
     """Put SQLite, the locks of jobs, the threads of files and anyio's threads on the simulated disk."""
     _note_locks()
     sqlite3.connect = _connect
-    executor.ExecutorThread = SimulatedExecutor  # type: ignore[assignment,misc]
+    executor.ExecutorThread = SimulatedExecutor
     anyio_backend.AsyncIOBackend.run_sync_in_worker_thread = classmethod(_run_in_thread)
 
 
-def remove(folder: str) -> None:
+def remove(folder):
     """Delete the files of a run."""
     shutil.rmtree(folder, ignore_errors=True)

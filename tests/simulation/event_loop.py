@@ -4,15 +4,13 @@ A turn runs what is ready. While nothing is, time jumps to the next timer. Betwe
 is drawn, and sometimes one of them waits for a turn: any program must bear both. All else is asyncio's own code.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import heapq
 import itertools
 from collections.abc import MutableSet
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from anyio._backends import _asyncio as anyio_backend
 
@@ -23,12 +21,6 @@ from rbim.emulator.copies.copier import Copier
 
 from .process import current_process
 from .virtual_time import TIME, Stuck
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from random import Random
-
-__all__ = ["Loop", "OrderedSet", "install"]
 
 TURN = 2e-6
 """Seconds that a turn takes in which something ran."""
@@ -43,22 +35,22 @@ SLOW = 0.1
 class OrderedSet(MutableSet[Any]):
     """A set in the order of insertion: the order of a plain one depends on addresses and on the hash seed."""
 
-    def __init__(self) -> None:
-        self._members: dict[Any, None] = {}
+    def __init__(self):
+        self._members = {}
 
-    def __contains__(self, member: object) -> bool:
+    def __contains__(self, member):
         return member in self._members
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         return iter(tuple(self._members))
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self._members)
 
-    def add(self, value: Any) -> None:
+    def add(self, value):
         self._members[value] = None
 
-    def discard(self, value: Any) -> None:
+    def discard(self, value):
         self._members.pop(value, None)
 
 
@@ -67,11 +59,11 @@ class SimulatedTask(asyncio.Task[Any]):
 
     numbers = itertools.count()
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args, **options):
         self.number = next(SimulatedTask.numbers)
         super().__init__(*args, **options)
 
-    def __hash__(self) -> int:
+    def __hash__(self):
         return self.number
 
 
@@ -82,18 +74,18 @@ class Loop(asyncio.BaseEventLoop):
     when nothing can ever run again, after ``most_steps``, or when virtual time is past ``until``.
     """
 
-    def __init__(self, order: Random, *, mixing: float, until: float = 1e6, most_steps: int = 20_000_000) -> None:
+    def __init__(self, order, *, mixing, until=1e6, most_steps=20_000_000):
         super().__init__()
         self._order, self._mixing = order, mixing
         self._until, self._most_steps = until, most_steps
         self._idle_turns = 0
         self.steps = 0
         self.digest = hashlib.blake2b(digest_size=8)
-        self._buried: list[asyncio.Handle] = []
+        self._buried = []
         self.set_task_factory(self._make_task)
 
     @staticmethod
-    def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> SimulatedTask:
+    def _make_task(loop, coroutine, **options):
         task = SimulatedTask(coroutine, loop=loop, **options)
         context = options.get("context")
         process = current_process.get() if context is None else context.get(current_process)
@@ -101,20 +93,20 @@ class Loop(asyncio.BaseEventLoop):
             process.keep(task)
         return task
 
-    def trace(self, *facts: object) -> None:
+    def trace(self, *facts):
         """Make facts part of the run's digest, by which two runs are compared."""
         self.digest.update(repr((round(TIME.now, 9), *facts)).encode())
 
-    def time(self) -> float:
+    def time(self):
         return TIME.now
 
-    def _write_to_self(self) -> None:
+    def _write_to_self(self):
         """Wake the selector: there is none."""
 
-    def _process_events(self, event_list: Any) -> None:
+    def _process_events(self, event_list):
         """Handle the selector's events: there are none."""
 
-    def _run_once(self) -> None:
+    def _run_once(self):
         ready, timers = self._ready, self._scheduled
         while timers and timers[0]._cancelled:
             heapq.heappop(timers)._scheduled = False
@@ -134,7 +126,7 @@ class Loop(asyncio.BaseEventLoop):
         for handle in turn:
             self._step(handle)
 
-    def _pass_time(self, ready: Any, timers: Any) -> None:
+    def _pass_time(self, ready, timers):
         # anyio calls `_deliver_cancellation` at every turn while something shielded goes on: that is no work
         deliver = anyio_backend.CancelScope._deliver_cancellation
         idle = all(each._cancelled or getattr(each._callback, "__func__", None) is deliver for each in ready)
@@ -146,7 +138,7 @@ class Loop(asyncio.BaseEventLoop):
         else:
             raise Stuck(f"at {TIME.now:.3f} s nothing can run and nothing waits for a time")
 
-    def _step(self, handle: asyncio.Handle) -> None:
+    def _step(self, handle):
         if handle._cancelled:
             return
         process = handle._context.get(current_process)
@@ -159,7 +151,7 @@ class Loop(asyncio.BaseEventLoop):
         self.steps += 1
         handle._run()
 
-    def _mix(self, turn: list[asyncio.Handle]) -> None:
+    def _mix(self, turn):
         """Let the steps of tasks change places; what is no task's step stays where it is."""
         places = [at for at, each in enumerate(turn) if isinstance(getattr(each._callback, "__self__", None), asyncio.Task)]
         if len(places) < 2:
@@ -172,7 +164,7 @@ class Loop(asyncio.BaseEventLoop):
             self._ready.append(turn.pop(self._order.choice(places)))
 
 
-def install() -> None:
+def install():
     """Make the order of sets over which anyio and rbim iterate independent of addresses."""
     for owner, name in (
         (anyio_backend.CancelScope, "_child_scopes"),
@@ -185,10 +177,10 @@ def install() -> None:
         _order(owner, name)
 
 
-def _order(owner: Any, name: str) -> None:
+def _order(owner, name):
     init = owner.__init__
 
-    def ordered(self: Any, *args: Any, **options: Any) -> None:
+    def ordered(self, *args, **options):
         init(self, *args, **options)
         if not isinstance(getattr(self, name), MutableSet):
             raise TypeError(f"{owner.__name__}.{name} is no set any more: take it out of this list")

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 from attrs import define, field
 
@@ -38,12 +38,7 @@ from .virtual_time import EPOCH, TIME
 from .world import PROGRESS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
-
     from .process import Process
-    from .world import World
-
-__all__ = ["InboxScenario"]
 
 SITUATIONS = (
     "killing-message",
@@ -131,7 +126,7 @@ class InboxSizes:
 class InboxScenario(Scenario):
     """See the module."""
 
-    TROUBLES: ClassVar[tuple[str, ...]] = (
+    TROUBLES = (
         "task-order",
         "kill",
         "power-loss",
@@ -149,35 +144,34 @@ class InboxScenario(Scenario):
         *ALL_TROUBLES,
         *SITUATIONS,
     )
-    SHRINKS: ClassVar[Mapping[str, int]] = MappingProxyType(
+    SHRINKS = MappingProxyType(
         {"messages": 1, "talkers": 1, "receivers": 1, "workers": 0, "kills": 0, "freezes": 0, "deploys": 0, "full": 0}
     )
 
-    def __init__(self, world: World, settings: Mapping[str, Any]) -> None:
+    def __init__(self, world, settings):
         super().__init__(world, settings)
         self.path = Path(world.folder, "inbox")
         self.weather = self._weather()
         self.emulator = Emulator(credentials=CREDENTIALS, seed=world.seed)
-        self.messages: dict[str, Message] = {}
-        self.posted: dict[bytes, Message] = {}  # by the body; of those that arrive together
+        self.messages = {}
+        self.posted = {}  # by the body; of those that arrive together
         self.deliveries = Deliveries(self, self.weather)
-        self.finished: Counter[str] = Counter()  # attempts of handlers that came to an end, by message
-        self.handling: dict[str, tuple[Process, Message]] = {}  # by conversation
-        self.frozen: dict[Process, float] = {}  # when last
-        self.ended: set[Process] = set()  # processes that left of themselves
-        self.observed: Counter[str] = Counter()
+        self.finished = Counter()  # attempts of handlers that came to an end, by message
+        self.handling = {}  # by conversation
+        self.frozen = {}  # when last
+        self.ended = set()  # processes that left of themselves
+        self.observed = Counter()
         self.lost_at = math.inf
         self.last_end = 0.0  # of any process
         self.finishing = False
-        self.roles: list[Role] = []
-        self._auditor: sqlite3.Connection | None = None
+        self.roles = []
         self._kills_left = self.sizes.kills
         self._power_lost = False
         self._chance = world.stream("operator")
 
     # What is drawn.
 
-    def draw(self) -> InboxSizes:
+    def draw(self):
         world = self.world
         draw = world.stream("sizes")
         situation = draw.choice(SITUATIONS) if draw.random() < 0.35 else "storm"
@@ -213,7 +207,7 @@ class InboxScenario(Scenario):
         return sizes
 
     @staticmethod
-    def _draw_situation(sizes: InboxSizes) -> None:
+    def _draw_situation(sizes):
         """Let all be well but for the situation."""
         sizes.kills = sizes.freezes = sizes.deploys = sizes.full = 0
         sizes.replayed, sizes.handles_too, sizes.fair_from = False, False, 0.0
@@ -238,7 +232,7 @@ class InboxScenario(Scenario):
         elif sizes.situation == "frozen-handler":
             sizes.workers, sizes.messages, sizes.talkers, sizes.span = 2, 3, 1, 1.0
 
-    def _weather(self) -> Weather:
+    def _weather(self):
         sizes, disk = self.sizes, self.world.disk
         if sizes.situation != "storm":
             return Weather(latency=0.02, spread=0.3)
@@ -252,7 +246,7 @@ class InboxScenario(Scenario):
         weather.late_by = 20.0
         return weather
 
-    def _draw_messages(self) -> None:
+    def _draw_messages(self):
         sizes, world = self.sizes, self.world
         draw = world.stream("messages")
         for number in range(1, sizes.messages + 1):
@@ -279,18 +273,18 @@ class InboxScenario(Scenario):
                 message.seconds = 25.0
 
     @property
-    def served(self) -> int:
+    def served(self):
         return self.deliveries.count
 
     @property
-    def trouble(self) -> int:
+    def trouble(self):
         """Count the troubles so far after which an event may be handled again."""
         happened = self.world.happened
         return sum(happened[name] for name in ("kill", "power-loss", "freeze", "disk-stall", "disk-error", "disk-full"))
 
     # The processes.
 
-    async def main(self) -> None:
+    async def main(self):
         sizes, world = self.sizes, self.world
         self._draw_messages()
         self.roles = [Role(f"receiver{n + 1}", receives=True, handles=sizes.handles_too) for n in range(sizes.receivers)]
@@ -320,9 +314,9 @@ class InboxScenario(Scenario):
         checks.check_accepted(self)
         await self._stop()
         checks.check_all(self)
-        self._close_auditor()
+        self.close_auditor()
 
-    def _plan_troubles(self) -> None:
+    def _plan_troubles(self):
         sizes, world, draw = self.sizes, self.world, self.world.stream("plan")
         for trouble, count, do in (("freeze", sizes.freezes, self._freeze), ("deploy", sizes.deploys, self._deploy)):
             for _ in range(count):
@@ -344,30 +338,30 @@ class InboxScenario(Scenario):
         elif sizes.situation == "frozen-handler":
             world.at(5.0 + draw.random(), self._freeze_handler)
 
-    def _end_disk_trouble(self) -> None:
+    def _end_disk_trouble(self):
         disk = self.world.disk
         disk.errors = disk.stall = disk.stalls = 0.0
 
-    def _kill(self, role: Role) -> None:
+    def _kill(self, role):
         if role.process is not None:
             role.process.kill("by the clock")
 
-    def _freeze_handler(self) -> None:
+    def _freeze_handler(self):
         ((process, _),) = self.handling.values()
         self._freeze_for(process, 45.0)
 
-    def _freeze(self, role: Role) -> None:
+    def _freeze(self, role):
         if role.process is not None:
             self._freeze_for(role.process, self._chance.choice([2.0, 20.0, checks.LONGEST_FREEZE]))
 
-    def _freeze_for(self, process: Process, seconds: float) -> None:
+    def _freeze_for(self, process, seconds):
         if process.alive:
             self.world.happened["freeze"] += 1
             process.frozen_until = TIME.now + seconds
             self.frozen[process] = max(self.frozen.get(process, 0.0), process.frozen_until)  # some tasks still wait for that
             self.world.note(process.name, f"is frozen for {seconds:g} s")
 
-    def _deploy(self, role: Role) -> None:
+    def _deploy(self, role):
         if role.process is not None and role.process.alive:
             self.world.happened["deploy"] += 1
             self.world.note(role.process.name, "is asked to leave")
@@ -377,14 +371,11 @@ class InboxScenario(Scenario):
                     TIME.now + self.world.stream("deploy-killed").uniform(0.5, 5.0), role.process.kill, "by a deploy"
                 )
 
-    def _lose_inbox(self) -> None:
+    def _lose_inbox(self):
         self.lost_at = TIME.now
-        self._close_auditor()
-        for end in ("", "-wal", "-shm"):
-            Path(f"{self.path}{end}").unlink(missing_ok=True)
-        self.world.note("operator", "deletes the inbox")
+        self.delete_file("inbox")
 
-    def _start(self, role: Role) -> None:
+    def _start(self, role):
         world, draw = self.world, self.world.stream("kill")
         if self.finishing or (role.process is not None and role.process.alive):
             return
@@ -395,19 +386,12 @@ class InboxScenario(Scenario):
             self._kills_left -= 1
             how, log_step, log_statement = draw.random(), draw.uniform(3, 8.5), draw.uniform(1.6, 7.6)
             moment = TIME.now + draw.random() * self.sizes.fair_from
-            if not world.is_on("kill"):
-                pass
-            elif how < 0.4:
-                process.dies_at_step = int(math.exp(log_step))
-            elif how < 0.8:
-                process.dies_at_statement = int(math.exp(log_statement))
-            else:
-                world.at(moment, process.kill, "by the clock")
+            self.plan_death(process, how, step=log_step, statement=log_statement, moment=moment)
         if TIME.now >= self.sizes.fair_from:
             process.dies_at_step = process.dies_at_statement = 0
         process.spawn(self._run(role, process))
 
-    def _died(self, role: Role, process: Process) -> None:
+    def _died(self, role, process):
         """Let the connections of a process break, and let its supervisor start it again."""
         left = process in self.ended
         self.last_end = TIME.now
@@ -427,13 +411,13 @@ class InboxScenario(Scenario):
         pauses = [0.05, 1.0, 20.0] if self.sizes.situation == "storm" else [1.0]
         self.world.at(TIME.now + 0.01 + self._chance.choice(pauses), self._start, role)
 
-    def _lose_power(self) -> None:
-        self._close_auditor()
+    def _lose_power(self):
+        self.close_auditor()
         self.world.disk.lose_power()
         self.world.note("disk", "power is lost")
         self._power_lost = False
 
-    async def _run(self, role: Role, process: Process) -> None:
+    async def _run(self, role, process):
         """Run one process until it leaves or fails."""
         world = self.world
         try:
@@ -452,16 +436,11 @@ class InboxScenario(Scenario):
         self.ended.add(process)
         process.kill("because it has ended")
 
-    def _inbox(self) -> Any:
+    def _inbox(self):
         retention = {"retention": RETENTION} if self.sizes.situation == "short-retention" else {}
         return SqliteInbox(self.path, lease=self.sizes.lease, poll=self.sizes.poll, **retention)
 
-    def _spool(self, role: Role) -> dict[str, Any]:
-        """Return the options of a receiver for its spool: by default it is beside the inbox."""
-        del role
-        return {}
-
-    def _policy(self) -> Policy | None:
+    def _policy(self):
         """Return a policy that accepts deliveries for as long as the inbox remembers them, or None for the default."""
         if self.sizes.situation != "short-retention":
             return None
@@ -472,12 +451,11 @@ class InboxScenario(Scenario):
             return older
         return Policy(back=RETENTION - 60.0, ahead=60.0)
 
-    async def _receive_deliveries(self, role: Role, process: Process) -> None:
+    async def _receive_deliveries(self, role, process):
         sizes = self.sizes
         receiver = Receiver(
             credentials=CREDENTIALS,
             sink=self._inbox(),
-            **self._spool(role),
             mode=sizes.mode,
             policy=self._policy(),
             router=self._router(process) if role.handles else None,
@@ -497,10 +475,10 @@ class InboxScenario(Scenario):
 
     @staticmethod
     @asynccontextmanager
-    async def _failing_pool() -> AsyncGenerator[None]:
+    async def _failing_pool():
         """Stand for a pool of connections whose background task fails after a while."""
 
-        async def fail() -> None:
+        async def fail():
             await asyncio.sleep(3.0)
             raise ConnectionError("the pool is gone")
 
@@ -508,7 +486,7 @@ class InboxScenario(Scenario):
             tasks.create_task(fail())
             yield
 
-    async def _handle_events(self, role: Role, process: Process) -> None:
+    async def _handle_events(self, role, process):
         worker = Worker(
             self._inbox(),
             self._router(process),
@@ -521,29 +499,29 @@ class InboxScenario(Scenario):
         stopping.cancel()
 
     @staticmethod
-    async def _stop_worker(role: Role, worker: Worker) -> None:
+    async def _stop_worker(role, worker):
         await role.leave.wait()
         worker.stop()
 
-    def _backoff(self) -> Backoff:
+    def _backoff(self):
         draw = self.world.stream("backoff")
         return Backoff(attempts=self.sizes.attempts, first=FIRST_PAUSE, most=self.sizes.longest_pause, random=draw.random)
 
-    def _observe(self, observation: Any) -> None:
+    def _observe(self, observation):
         self.observed[type(observation).__name__] += 1
 
     # Handlers.
 
-    def _router(self, process: Process) -> Router:
+    def _router(self, process):
         router = Router()
 
         @router.fallback
-        async def handle(event: Any, handling: Any) -> None:
+        async def handle(event, handling):
             await self._handle(process, event, handling)
 
         return router
 
-    async def _handle(self, process: Process, event: Any, handling: Any) -> None:
+    async def _handle(self, process, event, handling):
         message = self.messages[event.body]
         self.world.note(process.name, f"handles {message.text}, attempt {handling.attempt}")
         conversation = checks.check_begin(self, process, message, handling)
@@ -561,7 +539,7 @@ class InboxScenario(Scenario):
             if self.handling.get(conversation) == (process, message):
                 del self.handling[conversation]
 
-    async def _misbehave(self, process: Process, message: Message) -> None:
+    async def _misbehave(self, process, message):
         handler, time = message.handler, len(message.begun)
         if handler == "poison" or (handler == "fails once" and time == 1) or (handler == "fails twice" and time <= 2):
             raise ValueError(handler)
@@ -577,7 +555,7 @@ class InboxScenario(Scenario):
 
     # The end.
 
-    def look(self, sql: str, values: tuple[Any, ...] = (), *, at: Path | None = None) -> list[Any]:
+    def look(self, sql, values=(), *, at=None):
         """Return what a file says, read by nobody's connection."""
         if at is not None:
             connection = real_connect(at, isolation_level=None)
@@ -585,24 +563,17 @@ class InboxScenario(Scenario):
                 return connection.execute(sql, values).fetchall()
             finally:
                 connection.close()
-        if self._auditor is None:
-            self._auditor = real_connect(self.path, isolation_level=None)
-        return self._auditor.execute(sql, values).fetchall()
+        return self.auditor().execute(sql, values).fetchall()
 
-    def _close_auditor(self) -> None:
-        if self._auditor is not None:
-            self._auditor.close()
-            self._auditor = None
-
-    def waits(self) -> int:
+    def waits(self):
         """Return the number of events that wait in the inbox and in the spool."""
         spool = Path(f"{self.path}-spool")
-        count: int = self.look("SELECT count(*) FROM event WHERE state = 0")[0][0]
+        count = self.look("SELECT count(*) FROM event WHERE state = 0")[0][0]
         if spool.exists():
             count += self.look("SELECT count(*) FROM delivery", at=spool)[0][0]
         return count
 
-    async def _settle(self) -> None:
+    async def _settle(self):
         """Wait until nothing waits any more."""
         latest = TIME.now + (300.0 if self.sizes.situation == "ended-worker" else LATEST)
         while TIME.now < latest:
@@ -616,13 +587,13 @@ class InboxScenario(Scenario):
             running = [role.process.name for role in self.roles if role.process is not None and role.process.alive]
             self.world.fail(PROGRESS, f"{self.waits()} events wait; running: {running}")
 
-    async def _replay(self) -> None:
+    async def _replay(self):
         """Let an operator replay everything; each event is handled once more."""
         self.world.happened["replay"] += 1
         process = self.world.process("operator")
         settled = [each for each in self.messages.values() if each.accepted_at < math.inf]
 
-        async def replay() -> None:
+        async def replay():
             async with self._inbox() as inbox:
                 count = await inbox.replay()
             self.world.note(process.name, f"replays {count} events")
@@ -637,13 +608,13 @@ class InboxScenario(Scenario):
         idle = [each for each in settled if len(each.begun) == counts[each.text]]
         self.world.check("a replay replays everything", not idle, lambda: f"not handled again: {idle[0]}")
 
-    async def _requeue(self) -> None:
+    async def _requeue(self):
         """Let an operator handle what is kept apart: other contents under a msgId that is known."""
         apart = {number for (number,) in self.look("SELECT number FROM event WHERE state = 3")}
         told = f"{len(apart)} of {len(self.messages)}"
         self.world.check("other content under a known msgId is kept apart", len(apart) == len(self.messages) - 1, told)
 
-        async def requeue() -> None:
+        async def requeue():
             async with self._inbox() as inbox:
                 replayed = await inbox.replay()
                 self.world.check("a replay leaves what is kept apart", replayed == 1, f"{replayed} events")
@@ -654,7 +625,7 @@ class InboxScenario(Scenario):
         await self.world.process("operator").spawn(requeue())
         await self._settle()
 
-    async def _stop(self) -> None:
+    async def _stop(self):
         """Let every process leave."""
         self.finishing = True
         for role in self.roles:
@@ -668,7 +639,7 @@ class InboxScenario(Scenario):
 
     # Special deliveries.
 
-    async def _post_specially(self) -> None:
+    async def _post_specially(self):
         await asyncio.sleep(2.0)
         if self.sizes.situation == "same-key":
             for message in self.messages.values():
@@ -687,12 +658,12 @@ class InboxScenario(Scenario):
             self.world.disk.errors = 0.0
             checks.check_arrivals(self, list(self.messages.values())[before:])
 
-    def _document(self, message: Message, *, to: str, message_id: str) -> dict[str, Any]:
+    def _document(self, message, *, to, message_id):
         sent = datetime.fromtimestamp(EPOCH + TIME.now, UTC)
         copied = CopiedMessage(conv_type=ConvType.TEAM, to=to, sender=message.sender, text=message.text)
         return copied.body(app_id=CREDENTIALS.app_id, msg_id=message_id, sent=sent)
 
-    async def _post_for(self, seconds: float, *, hot: bool, apart: float = 0.0) -> tuple[int, float]:
+    async def _post_for(self, seconds, *, hot, apart=0.0):
         """Post as fast as a receiver answers over some connections.
 
         Between two posts a connection pauses for up to ``apart`` seconds. Return the number that it accepted, and the
@@ -701,7 +672,7 @@ class InboxScenario(Scenario):
         began, accepted, draw = TIME.now, 0, self.world.stream("connections")
         until = began + seconds
 
-        async def connection(number: int) -> None:
+        async def connection(number):
             nonlocal accepted
             while TIME.now < until:
                 if apart:
@@ -711,7 +682,7 @@ class InboxScenario(Scenario):
                 document = self._document(message, to="hot" if hot else f"g{number}", message_id=f"x{message.number}")
                 body = json.dumps(document).encode()
                 self.posted[body] = message
-                replied: asyncio.Future[int | None] = self.world.loop.create_future()
+                replied = self.world.loop.create_future()
                 self.deliveries.count += 1
                 self.deliveries.deliver(signed(body, CREDENTIALS, int((EPOCH + TIME.now) * 1000)), body, replied)
                 if await replied == 200:
@@ -723,7 +694,7 @@ class InboxScenario(Scenario):
             await asyncio.sleep(0.01)
         return accepted, TIME.now - began
 
-    async def _post_recorded(self) -> None:
+    async def _post_recorded(self):
         """Post a delivery again and again: as long as a policy accepts it, and hours later, when old keys are deleted."""
         message = self.messages["m0001"]
         document = self._document(message, to="boss", message_id="m1")
@@ -731,7 +702,7 @@ class InboxScenario(Scenario):
         headers = signed(body, CREDENTIALS, int((EPOCH + TIME.now) * 1000))
         for pause in (0.0, 300.0, 3 * 3600.0, 120.0, 120.0):
             await asyncio.sleep(pause)
-            replied: asyncio.Future[int | None] = self.world.loop.create_future()
+            replied = self.world.loop.create_future()
             self.deliveries.deliver(headers, body, replied)
             await replied
             await asyncio.sleep(60.0)

@@ -3,33 +3,12 @@
 The inbox's own file is read for what it says, and never as a proof that it is so.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
 
 from .virtual_time import TIME
-
-if TYPE_CHECKING:
-    from rbim.callbacks import Receiver
-
-    from .deliveries import Message
-    from .inbox import InboxScenario
-    from .process import Process
-
-__all__ = [
-    "LONGEST_FREEZE",
-    "check_accepted",
-    "check_all",
-    "check_answer",
-    "check_arrivals",
-    "check_begin",
-    "check_forgery",
-    "check_left",
-]
 
 IN_TIME = 3.2
 """Seconds in which a receiver answers: 2 for body and inbox, 1 for the spool."""
@@ -52,7 +31,7 @@ WAITING, DONE, DEAD, QUARANTINED = range(4)
 # While it runs.
 
 
-def check_answer(inbox: InboxScenario, process: Process, receiver: Receiver, status: int, began: float) -> None:
+def check_answer(inbox, process, receiver, status, began):
     """Check that an answer comes in time, and that a delivery is turned away only where there is a reason."""
     world, sizes = inbox.world, inbox.sizes
     took = TIME.now - began
@@ -66,13 +45,13 @@ def check_answer(inbox: InboxScenario, process: Process, receiver: Receiver, sta
     world.check("a delivery is accepted where nothing is wrong", status != 503 or reason, f"{process.name} answered 503")
 
 
-def check_forgery(inbox: InboxScenario, status: int | None, *, recorded: bool) -> None:
+def check_forgery(inbox, status, *, recorded):
     """Check that a forged delivery is refused; a recorded one may be known, and is then not handled again."""
     allowed = {None, 401, 503, 200} if recorded else {None, 401}
     inbox.world.check("a forged delivery is refused", status in allowed, f"it was answered {status}")
 
 
-def check_begin(inbox: InboxScenario, process: Process, message: Message, handling: Any) -> str:
+def check_begin(inbox, process, message, handling):
     """Check that a handler may begin: it is the message's turn. Return the conversation."""
     world = inbox.world
     rows = inbox.look("SELECT conversation, number, state FROM event WHERE key = ?", (handling.key,))
@@ -98,7 +77,7 @@ def check_begin(inbox: InboxScenario, process: Process, message: Message, handli
     return str(conversation)
 
 
-def _ended_beside(message: Message, process: Process) -> bool:
+def _ended_beside(message, process):
     """Return whether a message was handled to its end by this process, though its result is not recorded yet."""
     if not message.begun or not message.ended:
         return False
@@ -106,7 +85,7 @@ def _ended_beside(message: Message, process: Process) -> bool:
     return (on is process or bool(message.replays)) and message.ended[-1][0] >= at
 
 
-def check_left(inbox: InboxScenario, process: Process) -> None:
+def check_left(inbox, process):
     """Check that a process that has left leaves nothing behind."""
     files = [each.path for each in process.connections]
     inbox.world.check("nothing is left open", not files, lambda: f"{process.name}: {files}")
@@ -117,7 +96,7 @@ def check_left(inbox: InboxScenario, process: Process) -> None:
 # At the end.
 
 
-def check_all(inbox: InboxScenario) -> None:
+def check_all(inbox):
     """Check everything that must hold once all processes have left."""
     if inbox.sizes.situation == "short-retention":
         return
@@ -132,7 +111,7 @@ def check_all(inbox: InboxScenario) -> None:
         _check_order(inbox)
 
 
-def _check_message(inbox: InboxScenario, message: Message, row: tuple[int, int, str] | None) -> None:
+def _check_message(inbox, message, row):
     world, sizes = inbox.world, inbox.sizes
     accepted = message.accepted_at < math.inf
     world.check("what is acknowledged is kept", row is not None or not accepted, message.__str__)
@@ -157,10 +136,10 @@ def _check_message(inbox: InboxScenario, message: Message, row: tuple[int, int, 
     world.check("an event is handled again only after trouble", len(in_vain) <= message.replays, told)
 
 
-def _check_order(inbox: InboxScenario) -> None:
+def _check_order(inbox):
     """Check that what was acknowledged before the next was posted is handled before it."""
     patience = SEEN_WITHIN if inbox.sizes.receivers > 1 else 0.0
-    by_sender: dict[str, list[Message]] = defaultdict(list)
+    by_sender = defaultdict(list)
     for message in inbox.messages.values():
         if message.posts and message.begun and message.accepted_at < math.inf:
             by_sender[message.sender].append(message)
@@ -173,7 +152,7 @@ def _check_order(inbox: InboxScenario) -> None:
                     inbox.world.check("a conversation is handled in order", in_order, f"{earlier}\n  and then {later}")
 
 
-def check_arrivals(inbox: InboxScenario, messages: list[Message]) -> None:
+def check_arrivals(inbox, messages):
     """Check that messages of one conversation, posted at once to one receiver, are stored as they arrived there."""
     rows = inbox.look("SELECT body, number FROM event")
     numbers = {json.loads(body)["body"]: number for body, number in rows}
@@ -183,7 +162,7 @@ def check_arrivals(inbox: InboxScenario, messages: list[Message]) -> None:
         inbox.world.check("a conversation is handled in order", in_order, f"{earlier}\n  and then {later}")
 
 
-def check_accepted(inbox: InboxScenario) -> None:
+def check_accepted(inbox):
     """Check that everything is accepted that is sent when all is well again."""
     if inbox.sizes.situation != "storm":
         return

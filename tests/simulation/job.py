@@ -5,8 +5,6 @@ runs meet a storm of everything at once; some meet one special situation, in whi
 must hold.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -14,7 +12,6 @@ import sqlite3
 from collections import defaultdict
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import define
 
@@ -26,19 +23,11 @@ from rbim.errors import InvalidRequest, RbimError
 from rbim.http import Response
 
 from . import job_checks as checks
-from .disk import real_connect
-from .network import ALL_TROUBLES, Network, Sending, Weather
-from .process import Killed, Process
+from .network import ALL_TROUBLES, Network, Weather
+from .process import Killed
 from .scenarios import CREDENTIALS, Scenario
 from .virtual_time import TIME, Stuck
 from .world import PROGRESS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from .world import World
-
-__all__ = ["JobScenario"]
 
 SITUATIONS = (
     "random-throttling",
@@ -91,7 +80,7 @@ class JobSizes:
 class JobScenario(Scenario):
     """See the module."""
 
-    TROUBLES: ClassVar[tuple[str, ...]] = (
+    TROUBLES = (
         "task-order",
         "kill",
         "power-loss",
@@ -104,13 +93,11 @@ class JobScenario(Scenario):
         *ALL_TROUBLES,
         *SITUATIONS,
     )
-    """Whether some runs meet a special situation."""
-
-    SHRINKS: ClassVar[Mapping[str, int]] = MappingProxyType(
+    SHRINKS = MappingProxyType(
         {"rows": 1, "groups": 1, "concurrency": 1, "kills": 0, "retries": 0, "poisoned": 0, "missing": 0, "isolate": 0}
     )
 
-    def __init__(self, world: World, settings: Mapping[str, Any]) -> None:
+    def __init__(self, world, settings):
         super().__init__(world, settings)
         self.path = Path(world.folder, "job")
         told = self.sizes.situation == "other-words" or world.stream("dialect").random() < 0.5
@@ -118,35 +105,34 @@ class JobScenario(Scenario):
         self.emulator.world.listeners.append(self._changed)
         self.weather = self._weather()
         self.network = Network(world, self.emulator, self.weather, leaves=self._leaves, answers=self._answers)
-        self.sent_for: dict[tuple[str, str], list[Sending]] = defaultdict(list)
-        self.refused: set[str] = set()  # accounts that the platform will not have: strangers and those who never logged in
-        self.poison: set[str] = set()
-        self.rows: list[tuple[str, str, str | None]] = []
-        self.pairs: list[tuple[str, str]] = []
-        self.report: Any = None
-        self.process: Process | None = None
-        self.ends_badly: set[Process] = set()  # processes with runs whose open requests nobody could settle
+        self.sent_for = defaultdict(list)
+        self.refused = set()  # accounts that the platform will not have: strangers and those who never logged in
+        self.poison = set()
+        self.rows = []
+        self.pairs = []
+        self.report = None
+        self.process = None
+        self.ends_badly = set()  # processes with runs whose open requests nobody could settle
         self.runs = 0
         self.last_start = 0.0
         self.vanished_at = math.inf
         self.retrying = False
-        self._changes: list[str] = []
-        self._auditor: sqlite3.Connection | None = None
-        self._intruders: list[Process] = []
+        self._changes = []
+        self._intruders = []
         self._kills_left = self.sizes.kills
         self._retries_left = self.sizes.retries
         self._began = self._resuming = False
         self._chance = world.stream("operator")
-        self._ended: asyncio.Future[None] = world.loop.create_future()
+        self._ended = world.loop.create_future()
 
     # What is drawn.
 
-    def draw(self) -> JobSizes:
+    def draw(self):
         world = self.world
         draw = world.stream("sizes")
         operation = draw.choice(["invite"] * 6 + ["confirm"] * 2 + ["remove", "join", "role"])
         situation = draw.choice(SITUATIONS) if draw.random() < 0.25 else "storm"
-        rates: tuple[Rate, ...] = ()
+        rates = ()
         if draw.random() < 0.5:
             rates = (Rate(draw.choice([2, 10, 50]), burst=draw.choice([1, 1, 5])),)
             if draw.random() < 0.4:
@@ -184,7 +170,7 @@ class JobScenario(Scenario):
         return sizes
 
     @staticmethod
-    def _draw_situation(sizes: JobSizes) -> None:
+    def _draw_situation(sizes):
         """Let all be well but for the situation."""
         sizes.operation, sizes.rates = "invite", ()
         sizes.kills = sizes.retries = sizes.poisoned = sizes.missing = sizes.intruders = 0
@@ -199,7 +185,7 @@ class JobScenario(Scenario):
         elif sizes.situation == "lost-journal":
             sizes.rows, sizes.chunk, sizes.rates = 1000, 2, (Rate(10),)
 
-    def _weather(self) -> Weather:
+    def _weather(self):
         sizes, disk = self.sizes, self.world.disk
         if sizes.situation == "storm":
             draw = self.world.stream("disk")
@@ -212,20 +198,20 @@ class JobScenario(Scenario):
         return weather
 
     @property
-    def never(self) -> bool:
+    def never(self):
         """Whether the operation must not be repeated."""
         return self.sizes.operation in {"confirm", "join"}
 
     @property
-    def served(self) -> int:
+    def served(self):
         return len(self.network.sendings)
 
     # The platform.
 
-    def _changed(self, change: Any) -> None:
+    def _changed(self, change):
         self._changes += change.members
 
-    def _answers(self, sending: Sending, response: Response) -> Response:
+    def _answers(self, sending, response):
         sending.facts["changed"] = frozenset(self._changes)
         sending.facts["status"] = response.status
         self._changes.clear()
@@ -245,7 +231,7 @@ class JobScenario(Scenario):
             document["fails"] = checks.odd_fails(fails, self.world.stream("odd-fails"))
         return Response(response.status, response.headers, json.dumps(document, ensure_ascii=False).encode())
 
-    def _prepare(self) -> None:
+    def _prepare(self):
         """Make groups, rows and the platform's troubles."""
         sizes, world, state = self.sizes, self.world, self.emulator.state
         draw = world.stream("rows")
@@ -284,31 +270,20 @@ class JobScenario(Scenario):
             most = len(self.pairs) // sizes.chunk // 2
             faults.add(Fault(effect=effect, match=lambda _: len(self.network.sendings) > most))
 
-    def _add_poison(self) -> None:
+    def _add_poison(self):
         if self.poison:
             self.world.happened["poison"] += 1
             self.emulator.faults.add(
                 Fault(effect=Code(REFUSAL), match=lambda op: bool(self.poison & checks.accounts_of(op)))
             )
 
-    def _end_throttling(self) -> None:
+    def _end_throttling(self):
         self.emulator.faults.clear()
         self._add_poison()
 
     # What leaves.
 
-    def auditor(self) -> sqlite3.Connection:
-        """Return a connection of nobody's, which reads what the journal says."""
-        if self._auditor is None:
-            self._auditor = real_connect(self.path, isolation_level=None)
-        return self._auditor
-
-    def _close_auditor(self) -> None:
-        if self._auditor is not None:
-            self._auditor.close()
-            self._auditor = None
-
-    def _leaves(self, sending: Sending) -> None:
+    def _leaves(self, sending):
         if sending.process is None:  # the one that makes the groups
             return
         sending.facts["run"] = self.runs
@@ -322,7 +297,7 @@ class JobScenario(Scenario):
 
     # The operator.
 
-    async def main(self) -> None:
+    async def main(self):
         setup = Network(self.world, self.emulator, Weather())
         transport = setup.transport()
         async with AsyncClient(base_url="http://emulator", credentials=CREDENTIALS, transport=transport) as client:
@@ -338,9 +313,9 @@ class JobScenario(Scenario):
         else:
             await asyncio.wait([self._ended], timeout=PATIENCE)
             checks.check_situation(self, ended=self._ended.done())
-        self._close_auditor()
+        self.close_auditor()
 
-    async def _until_done(self) -> None:
+    async def _until_done(self):
         while not self._ended.done():
             await asyncio.wait([self._ended], timeout=300)
             latest = checks.latest_end(self)
@@ -350,7 +325,7 @@ class JobScenario(Scenario):
         await self._ended
         checks.check_all(self)
 
-    def _start(self) -> None:
+    def _start(self):
         world, draw = self.world, self.world.stream("kill")
         self.runs += 1
         self.last_start = TIME.now
@@ -362,32 +337,25 @@ class JobScenario(Scenario):
             self._kills_left -= 1
             how, log_step, log_statement = draw.random(), draw.uniform(3, 8.7), draw.uniform(0.7, 8)
             moment = TIME.now + draw.random() * 60
-            if not world.is_on("kill"):
-                pass
-            elif how < 0.4:
-                process.dies_at_step = int(math.exp(log_step))
-            elif how < 0.8:
-                process.dies_at_statement = int(math.exp(log_statement))
-            else:
-                world.at(moment, process.kill, "by the clock")
+            self.plan_death(process, how, step=log_step, statement=log_statement, moment=moment)
         process.spawn(self._operate(process))
 
-    def _died(self, process: Process) -> None:
+    def _died(self, process):
         self.world.happened["kill"] += 1
         self.ends_badly.add(process)
         if process is not self.process:
             return
         if self.world.happens("power-loss", 0.3) and not any(each.connections for each in self._intruders):
-            self._close_auditor()
+            self.close_auditor()
             self.world.disk.lose_power()
             self.world.note("disk", "power is lost")
         self.world.at(TIME.now + self._chance.choice([0.1, 0.1, 1, 5, 5, 30, 30, 4000]), self._start)
 
-    def _end(self, error: BaseException | None = None) -> None:
+    def _end(self, error=None):
         if not self._ended.done():
             self._ended.set_exception(error) if error is not None else self._ended.set_result(None)
 
-    def _client(self) -> AsyncClient:
+    def _client(self):
         limits = Limits(rates=(Rate(2),)) if self.sizes.situation == "client-limits" else None
         transport = self.network.transport()
         return AsyncClient(
@@ -399,9 +367,9 @@ class JobScenario(Scenario):
             limits=limits,
         )
 
-    def _job(self, client: Any) -> Job[Any]:
+    def _job(self, client):
         sizes = self.sizes
-        settings: dict[str, Any] = {
+        settings = {
             "journal": self.path,
             "rates": sizes.rates,
             "concurrency": sizes.concurrency,
@@ -417,7 +385,7 @@ class JobScenario(Scenario):
             return RemoveJob(client, chunk=sizes.chunk, **settings)
         return InviteJob(client, chunk=sizes.chunk, needs_confirmation=sizes.operation == "confirm", **settings)
 
-    def _run_of(self, client: Any) -> Any:
+    def _run_of(self, client):
         """Return the run that the operator would begin now."""
         draw = self._chance
         on_unknown = draw.choice(["auto", "auto", "resend", "report"])
@@ -431,7 +399,7 @@ class JobScenario(Scenario):
             return open_job(client, self.path).resume(on_unknown)
         return self._job(client).run(self.rows, on_unknown)
 
-    async def _operate(self, process: Process) -> None:
+    async def _operate(self, process):
         world, draw = self.world, self._chance
         try:
             try:
@@ -453,7 +421,7 @@ class JobScenario(Scenario):
         except BaseException as error:
             self._end(error)
 
-    async def _run(self, process: Process) -> str:
+    async def _run(self, process):
         world, draw = self.world, self._chance
         async with self._client() as client:
             run = self._run_of(client)
@@ -468,7 +436,7 @@ class JobScenario(Scenario):
                     else:
                         self.ends_badly.add(process)
                         run.interrupt()
-            why: str = run.why
+            why = run.why
             world.note(process.name, f"run ends: {why}")
             self._began = self._began or run.began
             if why == "done" and self._retries_left and TIME.now > self.sizes.fair_from and not self.never:
@@ -482,7 +450,7 @@ class JobScenario(Scenario):
             self._end()
         return why
 
-    def _intrude(self) -> None:
+    def _intrude(self):
         """Let a second operator try to run the same job: it is refused, unless nobody runs the job."""
         if not self.world.is_on("intruder") or self._ended.done() or self.retrying:
             return
@@ -491,7 +459,7 @@ class JobScenario(Scenario):
         self._intruders.append(process)
         process.spawn(self._operate_second(process))
 
-    async def _operate_second(self, process: Process) -> None:
+    async def _operate_second(self, process):
         client = self._client()
         try:
             async with client:
@@ -505,10 +473,7 @@ class JobScenario(Scenario):
             self.ends_badly.add(process)
             self.world.note(process.name, f"run fails: {error}")
 
-    def _lose_journal(self) -> None:
+    def _lose_journal(self):
         if self.vanished_at == math.inf:
             self.vanished_at = TIME.now
-            self._close_auditor()
-            for end in ("", "-wal", "-shm"):
-                Path(f"{self.path}{end}").unlink(missing_ok=True)
-            self.world.note("operator", "deletes the journal")
+            self.delete_file("journal")

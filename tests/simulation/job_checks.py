@@ -3,36 +3,13 @@
 rbim's own journal is read for what it says, and never as a proof that it is so.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
 
 from rbim import Role
 
 from .virtual_time import TIME
 from .world import PROGRESS
-
-if TYPE_CHECKING:
-    from random import Random
-
-    from rbim import AsyncClient, Rate
-
-    from .job import JobScenario
-    from .network import Sending
-    from .process import Process
-
-__all__ = [
-    "accounts_of",
-    "check_all",
-    "check_alone",
-    "check_intent",
-    "check_left",
-    "check_situation",
-    "odd_fails",
-    "pairs_of",
-]
 
 Pair = tuple[str, str]
 
@@ -48,13 +25,13 @@ UNEVEN = 2.01
 """Requests too many in a window that the delay of a thread may explain."""
 
 
-def accounts_of(operation: Any) -> set[str]:
+def accounts_of(operation):
     """Return the accounts that an operation is about."""
     members = getattr(operation, "members", None) or (getattr(operation, "member", None) or operation.user_name,)
     return set(members)
 
 
-def pairs_of(sending: Sending) -> list[Pair]:
+def pairs_of(sending):
     """Return group and account of everybody whom a request is about."""
     body = sending.body
     named = body.get("members", body.get("member", body.get("userName")))
@@ -62,7 +39,7 @@ def pairs_of(sending: Sending) -> list[Pair]:
     return [(body["groupId"], account) for account in members]
 
 
-def odd_fails(fails: list[dict[str, str]], draw: Random) -> Any:
+def odd_fails(fails, draw):
     """Write the list of those who were refused in another way that the interface description allows, or nearly so."""
     return draw.choice(
         [
@@ -80,7 +57,7 @@ def odd_fails(fails: list[dict[str, str]], draw: Random) -> Any:
 # While the job runs.
 
 
-def check_intent(job: JobScenario, sending: Sending) -> None:
+def check_intent(job, sending):
     """Check that what leaves stands in the journal, and that a loss of power would not change that."""
     (pair, *_) = sending.facts["pairs"]
     found = job.auditor().execute(OPEN_INTENTS, pair).fetchall()
@@ -95,7 +72,7 @@ def check_intent(job: JobScenario, sending: Sending) -> None:
     )
 
 
-def check_alone(job: JobScenario, sending: Sending) -> None:
+def check_alone(job, sending):
     """Check that one process at a time sends, and that it keeps its limit of requests in flight."""
     network, process = job.network, sending.process
     others = [
@@ -106,7 +83,7 @@ def check_alone(job: JobScenario, sending: Sending) -> None:
     job.world.check("concurrency holds", count <= job.sizes.concurrency, lambda: f"{sending} is the {count}th in flight")
 
 
-def check_left(job: JobScenario, client: AsyncClient, process: Process) -> None:
+def check_left(job, client, process):
     """Check that a run leaves nothing behind when its block was left."""
     load = client.load
     clean = not (load.in_flight or load.waiting or load.calls) and not job.network.in_flight[process]
@@ -118,7 +95,7 @@ def check_left(job: JobScenario, client: AsyncClient, process: Process) -> None:
 # At the end.
 
 
-def check_all(job: JobScenario) -> None:
+def check_all(job):
     """Check everything that must hold once a job is done."""
     states = _states(job)
     effects = {pair: [each for each in job.sent_for[pair] if _took_effect(each, pair)] for pair in job.pairs}
@@ -129,7 +106,7 @@ def check_all(job: JobScenario) -> None:
     _check_rates(job)
 
 
-def check_report(job: JobScenario, states: dict[Pair, tuple[str, str]]) -> None:
+def check_report(job, states):
     """Check that every row of the input is accounted for, once, and that report and journal agree."""
     counts, check = job.report.accounts, job.world.check
     said = Counter("done" if state in DONE_WORDS else state for state, _ in states.values())
@@ -141,7 +118,7 @@ def check_report(job: JobScenario, states: dict[Pair, tuple[str, str]]) -> None:
     check("the report says what the journal says", +Counter(reported) == said, f"{counts}, journal {dict(said)}")
 
 
-def _check_account(job: JobScenario, pair: Pair, state: tuple[str, str], effects: list[Sending]) -> None:
+def _check_account(job, pair, state, effects):
     world, sent = job.world, job.sent_for[pair]
     said, why = state
     done = said in DONE_WORDS
@@ -165,12 +142,12 @@ def _check_account(job: JobScenario, pair: Pair, state: tuple[str, str], effects
         world.check("never is sent again only if it had no effect", certain, told)
 
 
-def _states(job: JobScenario) -> dict[Pair, tuple[str, str]]:
+def _states(job):
     found = job.auditor().execute('SELECT "group", account, state, reason FROM accounts')
     return {(group, account): (state, reason or "") for group, account, state, reason in found}
 
 
-def _is_so(job: JobScenario, pair: Pair) -> bool:
+def _is_so(job, pair):
     """Tell whether the platform's state is what the job was to bring about."""
     group = job.emulator.state.groups.get(pair[0])
     if group is None:
@@ -184,11 +161,11 @@ def _is_so(job: JobScenario, pair: Pair) -> bool:
     return pair[1] in group.members
 
 
-def _took_effect(sending: Sending, pair: Pair) -> bool:
+def _took_effect(sending, pair):
     return pair[1] in sending.facts.get("changed", ())
 
 
-def _troubled(job: JobScenario, sending: Sending) -> bool:
+def _troubled(job, sending):
     """Tell whether something happened to a request that explains why nobody knows what became of it."""
     if sending.fate != "ok" or sending.process in job.ends_badly or not sending.facts.keys().isdisjoint({"stalled", "odd"}):
         return True
@@ -197,16 +174,16 @@ def _troubled(job: JobScenario, sending: Sending) -> bool:
     return sending.ended - sending.left > 4.9  # the client's time-out for one attempt: the network was as slow as that
 
 
-def _had_no_effect(sending: Sending) -> bool:
+def _had_no_effect(sending):
     """Tell whether its sender could know that a request had no effect: the platform said so, and the answer came."""
     answered = sending.arrived is not None and sending.ended is not None and sending.ended > sending.arrived
     return sending.fate == "ok" and answered and not sending.effect
 
 
-def _check_rates(job: JobScenario) -> None:
+def _check_rates(job):
     """Check each rate against the times at which requests left, for each run on its own."""
     for rate in job.sizes.rates:
-        streams: dict[Any, list[float]] = defaultdict(list)
+        streams = defaultdict(list)
         for sending in job.network.sendings:
             if sending.process is not None:
                 group = sending.body["groupId"] if rate.each_group else None
@@ -216,7 +193,7 @@ def _check_rates(job: JobScenario) -> None:
         job.world.check("rates hold by the time of sending", worst <= UNEVEN, text)
 
 
-def _excess(rate: Rate, times: list[float]) -> float:
+def _excess(rate, times):
     """Return by how many requests some window exceeds the rate: any n take at least (n - burst) intervals."""
     worst, highest = 0.0, -math.inf
     for number, at in enumerate(times):
@@ -226,7 +203,7 @@ def _excess(rate: Rate, times: list[float]) -> float:
     return worst
 
 
-def latest_end(job: JobScenario) -> float:
+def latest_end(job):
     """Return the time by which a job must be done that is not stopped any more."""
     sizes = job.sizes
     rates = [rate.limit * (len(job.groups) if rate.each_group else 1) for rate in sizes.rates]
@@ -238,7 +215,7 @@ def latest_end(job: JobScenario) -> float:
 # Situations.
 
 
-def check_situation(job: JobScenario, *, ended: bool) -> None:
+def check_situation(job, *, ended):
     """Check what must hold where all is well but for one special situation."""
     world, sizes, sendings = job.world, job.sizes, job.network.sendings
     own = [each for each in sendings if each.process is not None]
@@ -266,7 +243,7 @@ def check_situation(job: JobScenario, *, ended: bool) -> None:
         check_all(job)
 
 
-def _check_duration(job: JobScenario, sendings: list[Sending], invariant: str) -> None:
+def _check_duration(job, sendings, invariant):
     """Check that requests take at most ten times what their number, latency and concurrency make necessary, and 5 s."""
     needed = len(sendings) * job.weather.latency * 1.2 / job.sizes.concurrency
     took = sendings[-1].left - sendings[0].left

@@ -10,7 +10,7 @@ import asyncio
 import json
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
@@ -21,15 +21,7 @@ from .process import current_process
 from .virtual_time import TIME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rbim.emulator import Emulator
-    from rbim.http import Request
-
     from .process import Process
-    from .world import World
-
-__all__ = ["TROUBLES", "Network", "Sending", "Weather"]
 
 TROUBLES = ("refused", "lost-request", "lost-answer", "reset-before", "reset-after", "late-arrival", "server-error")
 """What may happen to one request: no connection; no effect and no answer; the effect and no answer; a reset before or after
@@ -57,7 +49,7 @@ class Weather:
     fair_from: float = math.inf
 
     @classmethod
-    def drawn(cls, world: World, fair_from: float, *, worst: float = 0.03, longest: float = 200.0) -> Weather:
+    def drawn(cls, world, fair_from, *, worst=0.03, longest=200.0):
         """Draw the weather of a run from the stream ``weather``.
 
         Each trouble is absent or has the probability ``worst``; a partition lasts at most ``longest`` seconds.
@@ -74,11 +66,11 @@ class Weather:
             weather.stalls.append((begin, min(fair_from, begin + lasts)))
         return weather
 
-    def round_trip(self, world: World) -> float:
+    def round_trip(self, world):
         """Draw the seconds of one round trip."""
         return self.latency * math.exp(self.spread * world.stream("latency").gauss(0, 1))
 
-    def fate(self, world: World) -> str:
+    def fate(self, world):
         """Draw what happens to a request; every stream gives one number for each request, whatever the others say."""
         if TIME.now >= self.fair_from:
             return "ok"
@@ -89,7 +81,7 @@ class Weather:
                 return trouble
         return hit[0] if hit else "ok"
 
-    def stalled_until(self, world: World) -> float | None:
+    def stalled_until(self, world):
         """Return when what arrives now goes on, or None where nothing holds it up."""
         for begin, until in self.stalls:
             if world.is_on("stall") and begin <= TIME.now < until:
@@ -120,7 +112,7 @@ class Sending:
     facts: dict[str, Any] = field(factory=dict)
     """For the scenario."""
 
-    def __str__(self) -> str:
+    def __str__(self):
         marks = ["effect" if self.effect else "no effect", *([] if self.fate == "ok" else [self.fate])]
         return f"#{self.number} {self.operation} at {self.left:.3f} s ({', '.join(marks)}, code {self.code})"
 
@@ -134,24 +126,24 @@ class Network:
 
     def __init__(
         self,
-        world: World,
-        platform: Emulator,
-        weather: Weather,
+        world,
+        platform,
+        weather,
         *,
-        leaves: Callable[[Sending], object] | None = None,
-        answers: Callable[[Sending, Response], Response] | None = None,
-    ) -> None:
+        leaves=None,
+        answers=None,
+    ):
         self.world, self.platform, self.weather = world, platform, weather
-        self.sendings: list[Sending] = []
-        self.in_flight: Counter[Process | None] = Counter()
+        self.sendings = []
+        self.in_flight = Counter()
         """Requests by the process that waits for their answers, dead ones included."""
         self._leaves, self._answers = leaves, answers
 
-    def transport(self) -> Transport:
+    def transport(self):
         """Return a transport for a client."""
         return Transport(self)
 
-    async def carry(self, request: Request, timeout: float) -> Response:
+    async def carry(self, request, timeout):
         """Carry a request and its answer. Raises NotSent and Unanswered."""
         sending = Sending(
             number=len(self.sendings) + 1,
@@ -171,7 +163,7 @@ class Network:
         self.world.note(sending.process.name if sending.process else "client", f"sends {_described(sending)}")
         if self._leaves is not None:
             self._leaves(sending)
-        answer: asyncio.Future[Response] = self.world.loop.create_future()
+        answer = self.world.loop.create_future()
         if sending.fate == "late-arrival":
             there += timeout + self.world.stream("late-arrival seconds").random() * self.weather.late_by
         if sending.fate != "lost-request":  # in no process: it arrives, whoever dies
@@ -188,7 +180,7 @@ class Network:
             self.in_flight[sending.process] -= 1
             timer.cancel()
 
-    def _arrive(self, sending: Sending, request: Request, back: float, answer: asyncio.Future[Response]) -> None:
+    def _arrive(self, sending, request, back, answer):
         """Let a request reach the platform, and send what its fate leaves of the answer ``back`` seconds later."""
         world = self.world
         again = self.weather.stalled_until(world)
@@ -207,7 +199,7 @@ class Network:
         if sending.fate != "lost-answer":
             world.loop.call_later(back, _end, answer, response, error)
 
-    def _serve(self, sending: Sending, request: Request) -> tuple[Response, float]:
+    def _serve(self, sending, request):
         served = self.platform.platform.serve(request.method, request.path, request.query, request.headers, request.body)
         record = self.platform.requests.records[-1]
         sending.arrived, sending.code, sending.effect = TIME.now, record.code, record.effect
@@ -221,7 +213,7 @@ class Network:
         return response, served.injection.delay
 
 
-def _end(answer: asyncio.Future[Response], response: Response | None, error: Exception | None) -> None:
+def _end(answer, response, error):
     if answer.done():
         return
     if error is not None:
@@ -233,21 +225,21 @@ def _end(answer: asyncio.Future[Response], response: Response | None, error: Exc
 class Transport:
     """A client's transport; see :class:`Network`."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network):
         self._network = network
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self):
         return self
 
-    async def __aexit__(self, *error: object) -> None:
+    async def __aexit__(self, *error):
         return None
 
-    async def send(self, request: Request, /, *, timeout: float) -> Response:
+    async def send(self, request, /, *, timeout):
         """Carry one request. Raises NotSent and Unanswered."""
         return await self._network.carry(request, timeout)
 
 
-def _described(sending: Sending) -> str:
+def _described(sending):
     body = sending.body
     named = body.get("members", body.get("member", body.get("userName", "")))
     members = named if isinstance(named, list) else [named]

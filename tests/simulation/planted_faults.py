@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import inspect
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attrs import evolve, frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-__all__ = ["PLANTED", "NotPlanted", "PlantedFault", "fault", "plant", "reached", "replace", "replace_text", "used"]
 
 
 class NotPlanted(Exception):
@@ -32,12 +30,12 @@ class PlantedFault:
     plant: Callable[[], object]
 
 
-PLANTED: dict[str, PlantedFault] = {}
+PLANTED = {}
 
 _uses = 0
 
 
-def plant(name: str) -> None:
+def plant(name):
     """Plant a fault in this process. Raises NotPlanted."""
     try:
         PLANTED[name].plant()
@@ -45,21 +43,15 @@ def plant(name: str) -> None:
         raise NotPlanted(f"{name}: {error}") from error
 
 
-def used() -> int:
+def used():
     """Return how often the faulty code was reached."""
     return _uses
 
 
-def reached(times: int) -> None:
-    """Note that the faulty code was reached so often in another process."""
-    global _uses  # noqa: PLW0603  # one fault to a process
-    _uses += times
-
-
-def fault(scenario: str) -> Callable[[Callable[[], object]], Callable[[], object]]:
+def fault(scenario):
     """Make a function that plants a fault known by its name, for a scenario."""
 
-    def keep(function: Callable[[], object]) -> Callable[[], object]:
+    def keep(function):
         name = function.__name__.replace("_", "-")
         PLANTED[name] = PlantedFault(name, scenario, inspect.getdoc(function) or "", function)
         return function
@@ -67,7 +59,7 @@ def fault(scenario: str) -> Callable[[Callable[[], object]], Callable[[], object
     return keep
 
 
-def replace(owner: Any, name: str, faulty: Any) -> None:
+def replace(owner, name, faulty):
     """Put a faulty function in the place of a function that takes the same parameters."""
     original = vars(owner).get(name)
     if original is None:
@@ -77,7 +69,7 @@ def replace(owner: Any, name: str, faulty: Any) -> None:
         raise NotPlanted(f"{owner.__name__}.{name} takes {', '.join(old)}, and not {', '.join(new)}")
 
     @wraps(original)
-    def counted(*args: Any, **options: Any) -> Any:
+    def counted(*args, **options):
         global _uses  # noqa: PLW0603  # one fault to a process
         _uses += 1
         return faulty(*args, **options)
@@ -85,7 +77,7 @@ def replace(owner: Any, name: str, faulty: Any) -> None:
     setattr(owner, name, counted)
 
 
-def replace_text(owner: Any, name: str, right: str, wrong: str) -> None:
+def replace_text(owner, name, right, wrong):
     """Put another text into a constant, such as an SQL statement."""
     global _uses  # noqa: PLW0603  # one fault to a process
     text = getattr(owner, name)
@@ -99,7 +91,7 @@ def replace_text(owner: Any, name: str, right: str, wrong: str) -> None:
 
 
 @fault("job")
-def never_synced() -> None:
+def never_synced():
     """Commits are not synced once the input is loaded."""
     from rbim.bulk.journal.journal import Journal
 
@@ -108,13 +100,13 @@ def never_synced() -> None:
 
 
 @fault("job")
-def intent_not_written() -> None:
+def intent_not_written():
     """A request leaves although its intent is not in the journal."""
     from rbim.bulk.journal.journal import Journal
 
     record_intents = Journal._record_intents
 
-    def faulty(self: Any, chunks: Any) -> None:
+    def faulty(self, chunks):
         record_intents(self, chunks)
         for chunk in chunks[:1]:
             self.database.execute("DELETE FROM request WHERE id = ?", (chunk.number,))
@@ -123,13 +115,13 @@ def intent_not_written() -> None:
 
 
 @fault("job")
-def double_not_marked() -> None:
+def double_not_marked():
     """What is sent again after a crash is not marked as resent."""
     from rbim.bulk.journal.journal import Journal
 
     next_chunks = Journal._next_chunks
 
-    def faulty(self: Any, limit: Any) -> Any:
+    def faulty(self, limit):
         chunks = next_chunks(self, limit)
         for chunk in chunks:
             chunk.resent = False
@@ -139,13 +131,13 @@ def double_not_marked() -> None:
 
 
 @fault("job")
-def intent_not_awaited() -> None:
+def intent_not_awaited():
     """A request leaves before its intent is durable, and a killed process is thought not to have sent it."""
     from rbim.bulk.dispatcher import Dispatcher
 
     leaves = Dispatcher._leaves
 
-    async def faulty(self: Any, worker: Any, chunk: Any) -> None:
+    async def faulty(self, worker, chunk):
         self._batch.written.set()
         await leaves(self, worker, chunk)
 
@@ -153,14 +145,14 @@ def intent_not_awaited() -> None:
 
 
 @fault("job")
-def never_is_repeated() -> None:
+def never_is_repeated():
     """What must not be repeated is sent again after a lost answer."""
     from rbim.bulk import failure_policy
     from rbim.operations.base import Repeat
 
     unknown = failure_policy._unknown
 
-    def faulty(op: Any, chunk: Any, error: Any, reason: Any, *, retry: Any, dialect: Any) -> Any:
+    def faulty(op, chunk, error, reason, *, retry, dialect):
         class Repeatable:
             repeat = Repeat.IDEMPOTENT
             spec = op.spec
@@ -171,13 +163,13 @@ def never_is_repeated() -> None:
 
 
 @fault("job")
-def rate_forgotten() -> None:
+def rate_forgotten():
     """Nine of ten requests are not counted against the rates."""
     from rbim.client.limits import Bucket
 
     take = Bucket.take
 
-    def faulty(self: Any, now: Any) -> None:
+    def faulty(self, now):
         if _uses % 10 == 0:
             take(self, now)
 
@@ -185,13 +177,13 @@ def rate_forgotten() -> None:
 
 
 @fault("job")
-def refused_again_is_done() -> None:
+def refused_again_is_done():
     """An account that the answer to a resent request refuses is recorded as done."""
     from rbim.bulk.work import Work
 
     answered = Work.answered
 
-    def faulty(self: Any, chunk: Any, answer: Any) -> Any:
+    def faulty(self, chunk, answer):
         settlement = answered(self, chunk, answer)
         return evolve(settlement, individual=()) if chunk.resent else settlement
 
@@ -199,13 +191,13 @@ def refused_again_is_done() -> None:
 
 
 @fault("job")
-def wake_up_lost() -> None:
+def wake_up_lost():
     """Now and then the end of a request does not wake the dispatcher."""
     from rbim.bulk.dispatcher import Dispatcher
 
     notify = Dispatcher._notify
 
-    def faulty(self: Any) -> None:
+    def faulty(self):
         if _uses % 50 > 1:  # the end of a request wakes it twice
             notify(self)
 
@@ -213,7 +205,7 @@ def wake_up_lost() -> None:
 
 
 @fault("job")
-def lock_not_taken() -> None:
+def lock_not_taken():
     """Two processes may run one job."""
     from rbim.bulk.journal.lock import JobLock
 
@@ -221,7 +213,7 @@ def lock_not_taken() -> None:
 
 
 @fault("job")
-def half_lost() -> None:
+def half_lost():
     """Of a request that was split, the second half is not sent."""
     from rbim.bulk.journal.journal import Journal
 
@@ -233,13 +225,13 @@ def half_lost() -> None:
 
 
 @fault("service")
-def place_kept_on_cancellation() -> None:
+def place_kept_on_cancellation():
     """A call that is cancelled at the moment in which it gets a place keeps it."""
     from rbim.client.admission import Admission
 
-    withdraw = Admission._withdraw  # pyright: ignore[reportPrivateUsage]
+    withdraw = Admission._withdraw
 
-    def faulty(self: Any, waiter: Any) -> None:
+    def faulty(self, waiter):
         if waiter.state != "granted":
             withdraw(self, waiter)
 
@@ -247,13 +239,13 @@ def place_kept_on_cancellation() -> None:
 
 
 @fault("service")
-def waiter_not_woken() -> None:
+def waiter_not_woken():
     """Now and then a place becomes free and the call that waits for it is not woken."""
     from rbim.client.admission import Admission
 
     leave = Admission.leave
 
-    def faulty(self: Any, op: Any, started: float, *, answered: bool, asked: float | None = None) -> None:
+    def faulty(self, op, started, *, answered, asked=None):
         if _uses % 10:
             leave(self, op, started, answered=answered, asked=asked)
         else:
@@ -263,13 +255,13 @@ def waiter_not_woken() -> None:
 
 
 @fault("service")
-def turn_not_counted() -> None:
+def turn_not_counted():
     """One of ten requests is not counted against the rates."""
     from rbim.client.limits import Demand
 
     take = Demand.take
 
-    def faulty(self: Any, now: Any) -> None:
+    def faulty(self, now):
         if _uses % 10:
             take(self, now)
 
@@ -277,25 +269,25 @@ def turn_not_counted() -> None:
 
 
 @fault("service")
-def throttling_ignored() -> None:
+def throttling_ignored():
     """The client goes on as if the platform throttled nothing."""
     from rbim.client.congestion import Congestion
 
-    def faulty(self: Any, narrow: Any, wide: Any, *, sent_at: float, now: float, asked: float | None) -> bool:  # noqa: ARG001
+    def faulty(self, narrow, wide, *, sent_at, now, asked):  # noqa: ARG001
         return False
 
     replace(Congestion, "answered", faulty)
 
 
 @fault("service")
-def held_back_is_released_at_once() -> None:
+def held_back_is_released_at_once():
     """Everything that waited leaves together when the platform takes requests again."""
     from rbim.client.congestion import Flow
     from rbim.client.limits import Bucket
 
     ready_at = Bucket.ready_at
 
-    def faulty(self: Any, now: float, ahead: int = 0) -> float:
+    def faulty(self, now, ahead=0):
         if isinstance(self, Flow) and self.rate > 1:  # else hardly anything leaves yet
             return -1e9
         return ready_at(self, now, ahead)
@@ -304,7 +296,7 @@ def held_back_is_released_at_once() -> None:
 
 
 @fault("service")
-def never_grows_again() -> None:
+def never_grows_again():
     """A client that was slowed stays slow."""
     from rbim.client.congestion import Flow
 
@@ -312,7 +304,7 @@ def never_grows_again() -> None:
 
 
 @fault("service")
-def need_ignored() -> None:
+def need_ignored():
     """A request leaves however near its deadline is."""
     from rbim.client.limits import AttemptTimes
 
@@ -320,13 +312,13 @@ def need_ignored() -> None:
 
 
 @fault("service")
-def whole_client_slowed() -> None:
+def whole_client_slowed():
     """One throttled answer for a group slows all operations."""
     from rbim.client.congestion import Congestion
 
     answered = Congestion.answered
 
-    def faulty(self: Any, narrow: Any, wide: Any, *, sent_at: float, now: float, asked: float | None) -> bool:
+    def faulty(self, narrow, wide, *, sent_at, now, asked):
         changed = answered(self, narrow, wide, sent_at=sent_at, now=now, asked=asked)
         if asked is not None:
             for flow in self.flows.values():
@@ -337,13 +329,13 @@ def whole_client_slowed() -> None:
 
 
 @fault("service")
-def timer_not_set_again() -> None:
+def timer_not_set_again():
     """The timer of the deadlines is not set again when it has fired."""
     import time
 
     from rbim.timeouts import Deadlines
 
-    def faulty(self: Any) -> None:
+    def faulty(self):
         now = time.monotonic()
         for scope, due in self.scopes.items():
             if due <= now:
@@ -353,28 +345,28 @@ def timer_not_set_again() -> None:
 
 
 @fault("service")
-def never_is_retried() -> None:
+def never_is_retried():
     """What must not be repeated is sent again after a lost answer."""
     from rbim.client.retry import Retry
     from rbim.operations.base import Repeat
 
     pause = Retry.pause
 
-    def faulty(self: Any, op: Any, error: Any, attempt: Any, codes: Any) -> Any:  # noqa: ARG001
+    def faulty(self, op, error, attempt, codes):  # noqa: ARG001
         class Repeatable:
             repeat = Repeat.IDEMPOTENT
 
-        return pause(self, Repeatable(), error, attempt, codes)  # type: ignore[arg-type]  # as much as is asked of it
+        return pause(self, Repeatable(), error, attempt, codes)
 
     replace(Retry, "pause", faulty)
 
 
 @fault("service")
-def earlier_attempts_forgotten() -> None:
+def earlier_attempts_forgotten():
     """The outcome of a call is that of its last attempt."""
     from rbim.client.call import Call
 
-    def faulty(self: Any, error: Any) -> Any:
+    def faulty(self, error):
         error.operation = self._op.spec.name
         error.attempts = tuple(self._history)
         return error
@@ -383,11 +375,11 @@ def earlier_attempts_forgotten() -> None:
 
 
 @fault("service")
-def cancellation_left_over() -> None:
+def cancellation_left_over():
     """A task whose call ended by its deadline is still counted as cancelled."""
     from rbim.timeouts import _Scope
 
-    def faulty(self: Any, kind: Any, error: Any, trace: Any) -> bool:  # noqa: ARG001
+    def faulty(self, kind, error, trace):  # noqa: ARG001
         del self._deadlines.scopes[self]
         self._task = None
         return bool(self._asked) and kind is not None
@@ -399,13 +391,13 @@ def cancellation_left_over() -> None:
 
 
 @fault("inbox")
-def answered_before_it_is_stored() -> None:
+def answered_before_it_is_stored():
     """A delivery is answered before its transaction."""
     from functools import partial
 
     from rbim.callbacks.inbox.stored import DurableInbox
 
-    async def faulty(self: Any, delivery: Any, *, chain: Any = None) -> bool:  # noqa: ARG001
+    async def faulty(self, delivery, *, chain=None):  # noqa: ARG001
         self._commits.begin(partial(self._store.accept, delivery))
         return True
 
@@ -413,7 +405,7 @@ def answered_before_it_is_stored() -> None:
 
 
 @fault("inbox")
-def newest_first() -> None:
+def newest_first():
     """The newest event of a conversation is handled first."""
     from rbim.callbacks.inbox import statements
 
@@ -421,18 +413,18 @@ def newest_first() -> None:
 
 
 @fault("inbox")
-def fence_dropped() -> None:
+def fence_dropped():
     """A result counts although its lease was lost to another process."""
     from rbim.callbacks.inbox.store import InboxStore
 
     settle, renew = InboxStore._settle, InboxStore.renew
 
-    def faulty(self: Any, claims: Any, result: Any, *, more: Any) -> Any:
+    def faulty(self, claims, result, *, more):
         conversation = claims[0].conversation
         found = self.database.execute("SELECT fence FROM conversation WHERE name = ?", (conversation,)).fetchone()
         return settle(self, [evolve(each, fence=found[0]) for each in claims] if found else claims, result, more=more)
 
-    def nothing_lost(self: Any, claims: Any) -> Any:
+    def nothing_lost(self, claims):
         renew(self, claims)
         return []
 
@@ -441,23 +433,23 @@ def fence_dropped() -> None:
 
 
 @fault("inbox")
-def spool_overtaken() -> None:
+def spool_overtaken():
     """A delivery is stored although the spool still has earlier ones of its conversation."""
     from rbim.callbacks.receiver.spool import Spool
 
     put = Spool.put
-    Spool.holds = property(lambda self: False, lambda self, value: None)  # type: ignore[assignment,misc]  # noqa: ARG005
+    Spool.holds = property(lambda self: False, lambda self, value: None)  # noqa: ARG005
     replace(Spool, "put", put)  # counts that it is used
 
 
 @fault("inbox")
-def lease_without_end() -> None:
+def lease_without_end():
     """What a process that died was handling is never handled again."""
     from rbim.callbacks.inbox.store import InboxStore
 
     lease = InboxStore._lease
 
-    def faulty(self: Any, name: Any, fence: Any, limit: Any, *, crashes: Any = 0) -> Any:
+    def faulty(self, name, fence, limit, *, crashes=0):
         self._lease_time = 1e9
         return lease(self, name, fence, limit, crashes=crashes)
 
@@ -465,29 +457,29 @@ def lease_without_end() -> None:
 
 
 @fault("inbox")
-def failure_is_done() -> None:
+def failure_is_done():
     """An event whose handler failed is recorded as done."""
     from rbim.callbacks.inbox.store import InboxStore
 
-    def faulty(self: Any, claim: Any, *, error: Any, pause: Any) -> None:  # noqa: ARG001
+    def faulty(self, claim, *, error, pause):  # noqa: ARG001
         self.done((claim,), more=0)
 
     replace(InboxStore, "retry", faulty)
 
 
 @fault("inbox")
-def body_not_compared() -> None:
+def body_not_compared():
     """A body whose digest is not that of the headers is accepted."""
     from rbim.callbacks import signature
     from rbim.callbacks.receiver import intake
 
     verify = intake.verify
 
-    def faulty(headers: Any, body: Any, *, credentials: Any, now: Any, policy: Any) -> Any:
+    def faulty(headers, body, *, credentials, now, policy):
         result = verify(headers, body, credentials=credentials, now=now, policy=policy)
         if getattr(result, "reason", None) is not signature.Reason.BODY_MISMATCH:
             return result
-        checksum, digest, cur_time = signature._signed_headers(headers)  # type: ignore[misc]  # they were found
+        checksum, digest, cur_time = signature._signed_headers(headers)
         key = credentials.match(digest + cur_time, checksum.lower())
         return signature.Verified(key=key, age=0.0, cur_time=int(cur_time))
 
@@ -495,7 +487,7 @@ def body_not_compared() -> None:
 
 
 @fault("inbox")
-def free_place_not_used() -> None:
+def free_place_not_used():
     """A worker whose places were all taken does not see that one is free."""
     from rbim.callbacks.worker.worker import _Run
 
@@ -503,33 +495,33 @@ def free_place_not_used() -> None:
 
 
 @fault("inbox")
-def retried_alone_is_buried() -> None:
+def retried_alone_is_buried():
     """What a process was handling when it died is buried."""
     from rbim.callbacks.inbox.store import InboxStore
 
     lease = InboxStore._lease
 
-    def faulty(self: Any, name: Any, fence: Any, limit: Any, *, crashes: Any = 0) -> Any:
+    def faulty(self, name, fence, limit, *, crashes=0):
         return lease(self, name, fence, limit, crashes=100 if crashes else 0)
 
     replace(InboxStore, "_lease", faulty)
 
 
 @fault("inbox")
-def crashes_not_counted() -> None:
+def crashes_not_counted():
     """A message that kills its process is handled again for ever."""
     from rbim.callbacks.inbox.store import InboxStore
 
     lease = InboxStore._lease
 
-    def faulty(self: Any, name: Any, fence: Any, limit: Any, *, crashes: Any = 0) -> Any:
+    def faulty(self, name, fence, limit, *, crashes=0):
         return lease(self, name, fence, limit, crashes=min(crashes, 1))
 
     replace(InboxStore, "_lease", faulty)
 
 
 @fault("inbox")
-def other_content_dropped() -> None:
+def other_content_dropped():
     """A delivery with a known msgId and other content is taken for a resend."""
     from rbim.callbacks.inbox import store
 
@@ -537,35 +529,8 @@ def other_content_dropped() -> None:
 
 
 @fault("inbox")
-def lost_inbox_not_noticed() -> None:
+def lost_inbox_not_noticed():
     """Whether the file of an inbox is still in its place is not looked at."""
     from rbim.storage.in_place import InPlace
 
     replace(InPlace, "require", lambda self: None)  # noqa: ARG005
-
-
-# The inbox on trio: faults of the inbox once more.
-
-
-@fault("trio_inbox")
-def answered_before_it_is_stored_on_trio() -> None:
-    """A delivery is answered before its transaction."""
-    answered_before_it_is_stored()
-
-
-@fault("trio_inbox")
-def newest_first_on_trio() -> None:
-    """The newest event of a conversation is handled first."""
-    newest_first()
-
-
-@fault("trio_inbox")
-def failure_is_done_on_trio() -> None:
-    """An event whose handler failed is recorded as done."""
-    failure_is_done()
-
-
-@fault("trio_inbox")
-def retried_alone_is_buried_on_trio() -> None:
-    """What a process was handling when it died is buried."""
-    retried_alone_is_buried()

@@ -4,22 +4,14 @@ docs/_derive/simulation.py turns the file into a table. A piece that was recorde
 so that a long run can be interrupted and goes on where it was.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from .runner import invariants
 from .virtual_time import real_today
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-__all__ = ["PIECE", "Record", "pieces"]
 
 PIECE = 250
 ROOT = Path(__file__).parents[2]
@@ -27,7 +19,7 @@ RECORDED = ROOT / "docs" / "internals" / "proof" / "simulation.json"
 UNDER_TEST = ("rbim", "tests/simulation")
 
 
-def pieces(seeds: Iterable[int]) -> Iterator[range]:
+def pieces(seeds):
     """Divide seeds into whole pieces. Raises ValueError for seeds that are none."""
     wanted = sorted(set(seeds))
     firsts = [seed for seed in wanted if seed % PIECE == 1]
@@ -37,11 +29,11 @@ def pieces(seeds: Iterable[int]) -> Iterator[range]:
     yield from found
 
 
-def _git(*arguments: str) -> str:
+def _git(*arguments):
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _code_of_rbim() -> str:
+def _code_of_rbim():
     """Return a digest of the code of rbim."""
     return hashlib.blake2b(_git("ls-tree", "-r", "HEAD", "rbim").encode(), digest_size=6).hexdigest()
 
@@ -49,7 +41,7 @@ def _code_of_rbim() -> str:
 class Record:
     """The record of one scenario. Raises ValueError where the code under test is not committed: nobody could repeat it."""
 
-    def __init__(self, scenario: str) -> None:
+    def __init__(self, scenario):
         if changed := _git("status", "--porcelain", "--", *UNDER_TEST):
             raise ValueError(f"--record needs committed code; changed:\n{changed}")
         self._scenario = scenario
@@ -61,11 +53,11 @@ class Record:
             "python": platform.python_version(),
         }
 
-    def has_piece(self, piece: range) -> bool:
+    def has_piece(self, piece):
         """Tell whether a piece was recorded for this code."""
         return self._is_ours(_read()["pieces"].get(self._scenario, {}).get(_name(piece)))
 
-    def add_piece(self, piece: range, results: Sequence[Mapping[str, Any]]) -> None:
+    def add_piece(self, piece, results):
         """Add what became of the seeds of a piece."""
         told = {
             **self._about,
@@ -78,43 +70,33 @@ class Record:
         content["pieces"].setdefault(self._scenario, {})[_name(piece)] = told
         _write(content)
 
-    def has_fault(self, fault: str) -> bool:
+    def has_fault(self, fault):
         """Tell whether the search for a fault was recorded for this code."""
         return self._is_ours(_read()["faults"].get(fault))
 
-    def add_fault(self, fault: str, last: Mapping[str, Any], found: Sequence[str]) -> None:
+    def add_fault(self, fault, last, found):
         """Add the end of a search: the last seed, and the invariants that the fault broke there, if any."""
         content = _read()
         told = {"seed": last["seed"], "broke": list(found)}
         content["faults"][fault] = {"scenario": self._scenario, **self._about, **told}
         _write(content)
 
-    def _is_ours(self, recorded: Mapping[str, Any] | None) -> bool:
+    def _is_ours(self, recorded):
         return recorded is not None and recorded["rbim"] == self._code
 
 
-def _name(piece: range) -> str:
+def _name(piece):
     return f"{piece[0]}-{piece[-1]}"
 
 
-def _read() -> dict[str, dict[str, Any]]:
-    if not RECORDED.exists():
-        return {"pieces": {}, "faults": {}}
-    content: dict[str, dict[str, Any]] = json.loads(RECORDED.read_text(encoding="utf-8"))
-    return content
+def _read():
+    return json.loads(RECORDED.read_text(encoding="utf-8"))
 
 
-def _write(content: dict[str, dict[str, Any]]) -> None:
+def _write(content):
     pieces_of = {
         scenario: dict(sorted(found.items(), key=lambda each: int(each[0].partition("-")[0])))
         for scenario, found in sorted(content["pieces"].items())
     }
-    lines = ["{", ' "pieces": {']
-    lines.append(",\n".join(f"  {json.dumps(scenario)}: {{\n{_lines(found)}\n  }}" for scenario, found in pieces_of.items()))
-    lines += [" },", ' "faults": {', _lines(dict(sorted(content["faults"].items()))), " }", "}", ""]
-    RECORDED.parent.mkdir(exist_ok=True)
-    RECORDED.write_text("\n".join(lines), encoding="utf-8")
-
-
-def _lines(found: Mapping[str, Any]) -> str:
-    return ",\n".join(f"   {json.dumps(name)}: {json.dumps(told)}" for name, told in found.items())
+    ordered = {"pieces": pieces_of, "faults": dict(sorted(content["faults"].items()))}
+    RECORDED.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")

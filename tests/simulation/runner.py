@@ -16,9 +16,7 @@ from .virtual_time import Stuck
 from .world import PROGRESS, World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-__all__ = ["Order", "applies", "invariants", "minimised", "simulate"]
+    from collections.abc import Mapping
 
 CRASH = "no exception leaves the scenario"
 """The invariant that is broken where a scenario raises."""
@@ -36,7 +34,7 @@ class Order:
     verbose: bool = False
 
     @property
-    def command(self) -> str:
+    def command(self):
         """The command that runs it."""
         parts = [f"python -m tests.simulation {self.scenario} --seed {self.seed}"]
         parts += [f"--off {','.join(self.off)}"] if self.off else []
@@ -45,26 +43,25 @@ class Order:
         return " ".join(parts)
 
 
-def simulate(order: Order) -> dict[str, Any]:
+def simulate(order):
     """Run one order in a process of its own and return its result; see ``World.run``."""
-    result: dict[str, Any] = _forked(lambda: _run(order))
+    result = _forked(lambda: _run(order))
     if "not planted" in result:
         raise planted_faults.NotPlanted(result["not planted"])
     return result
 
 
-def applies(fault: str) -> str | None:
+def applies(fault):
     """Return None where a fault applies to rbim, or why it does not."""
 
-    def try_it() -> dict[str, Any]:
+    def try_it():
         planted_faults.plant(fault)
         return {}
 
-    problem: str | None = _forked(try_it).get("not planted")
-    return problem
+    return _forked(try_it).get("not planted")
 
 
-def _forked(work: Callable[[], Any]) -> Any:
+def _forked(work):
     """Return what a function returns in a process of its own, as JSON."""
     read_end, write_end = os.pipe()
     child = os.fork()
@@ -87,13 +84,13 @@ def _forked(work: Callable[[], Any]) -> Any:
     return json.loads(told)
 
 
-def _run(order: Order) -> dict[str, Any]:
+def _run(order):
     if order.fault is not None:
         planted_faults.plant(order.fault)
     world = World(order.seed, off=order.off, verbose=order.verbose)
     made = None
 
-    async def main() -> None:
+    async def main():
         nonlocal made
         try:
             made = scenario(order.scenario)(world, order.settings)
@@ -109,12 +106,12 @@ def _run(order: Order) -> dict[str, Any]:
     return {**result, "sizes": str(made.sizes) if made else "", "served": made.served if made else 0}
 
 
-def invariants(result: Mapping[str, Any]) -> list[str]:
+def invariants(result):
     """Return the names of the invariants that were broken, in the order in which they were."""
     return list(dict.fromkeys(each["invariant"] for each in result["broken"]))
 
 
-def minimised(order: Order) -> Iterator[tuple[str, Order, dict[str, Any]]]:
+def minimised(order):
     """Yield ever simpler orders that break the same invariant as this one breaks first: what changed, order, result.
 
     Troubles are switched off one by one, then sizes are halved as long as that goes.
@@ -141,6 +138,6 @@ def minimised(order: Order) -> Iterator[tuple[str, Order, dict[str, Any]]]:
             yield f"with {name}={value}", order, result
 
 
-def _size(result: Mapping[str, Any], name: str) -> int:
+def _size(result, name):
     found = re.search(rf"\b{name}=(\d+)", result["sizes"])
     return int(found[1]) if found else 0

@@ -5,15 +5,12 @@ and some never do. Most runs meet a storm, after which the network is fair again
 situation, in which all else is well. ``service_checks`` has what must hold.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import math
 from collections import deque
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from attrs import define, field
 
@@ -37,17 +34,6 @@ from .disk import real_connect
 from .network import ALL_TROUBLES, Network, Sending, Weather
 from .scenarios import CREDENTIALS, Scenario
 from .virtual_time import TIME
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from random import Random
-
-    from rbim.http import Request, Response
-
-    from .process import Process
-    from .world import World
-
-__all__ = ["Call", "ServiceScenario"]
 
 SITUATIONS = ("steady-overload", "cancelled-callers", "slow-rate", "hot-group", "full-places", "blocked-loop", "job-beside")
 """Situations of their own: more is asked than can be done, by callers with a deadline; the same by callers that are
@@ -76,7 +62,7 @@ IN_DOUBT = """SELECT account FROM account WHERE state = 4
     OR (sender_group, chunk) IN (SELECT sender_group, chunk FROM request WHERE outcome = 0)"""
 """What a job that was interrupted does not know: the accounts that are unknown, and those of open requests."""
 
-current_call: contextvars.ContextVar[Call | None] = contextvars.ContextVar("current_call", default=None)
+current_call = contextvars.ContextVar("current_call", default=None)
 
 
 @define(kw_only=True, eq=False)
@@ -107,16 +93,16 @@ class Call:
     sendings: list[Sending] = field(factory=list)
 
     @property
-    def gives_up(self) -> float:
+    def gives_up(self):
         """The time after which an answer is of no use."""
         return min(self.latest, self.began + self.patience)
 
     @property
-    def name(self) -> str:
+    def name(self):
         """The account or the group that the call is about."""
         return f"x{self.number}"
 
-    def __str__(self) -> str:
+    def __str__(self):
         sent = "; ".join(map(str, self.sendings)) or "nothing left"
         outcome = f", {self.error.outcome}" if self.error is not None else ""
         return (
@@ -152,7 +138,7 @@ class ServiceSizes:
 class ServiceScenario(Scenario):
     """See the module."""
 
-    TROUBLES: ClassVar[tuple[str, ...]] = (
+    TROUBLES = (
         "task-order",
         "overload",
         "bursts",
@@ -164,37 +150,36 @@ class ServiceScenario(Scenario):
         *SITUATIONS,
         *INSTEAD.values(),
     )
-    SHRINKS: ClassVar[Mapping[str, int]] = MappingProxyType({"callers": 1, "calls": 1, "groups": 1, "concurrency": 1})
+    SHRINKS = MappingProxyType({"callers": 1, "calls": 1, "groups": 1, "concurrency": 1})
 
-    def __init__(self, world: World, settings: Mapping[str, Any]) -> None:
+    def __init__(self, world, settings):
         self.weather = Weather()
         super().__init__(world, settings)
         self.emulator = Emulator(credentials=CREDENTIALS, seed=world.seed)
         self.network = Network(world, self.emulator, self.weather, leaves=self._leaves, answers=self._answers)
-        self.calls: list[Call] = []
-        self.probes: list[Call] = []
-        self.tasks: list[asyncio.Task[None]] = []
-        self.process: Process = world.process("service")
+        self.calls = []
+        self.probes = []
+        self.tasks = []
+        self.process = world.process("service")
         self.observer = checks.Counting()
-        self.groups: list[str] = []
+        self.groups = []
         self.left_at = math.inf
         self.blocked = 0.0
-        self.report: Any = None
-        self.unknown: set[str] = set()  # accounts of the job, as its journal says
-        self.client: AsyncClient
-        self._aimed: deque[tuple[Call, asyncio.Task[None]]] = deque()
-        self._leave: asyncio.Future[None] = world.loop.create_future()
+        self.report = None
+        self.unknown = set()  # accounts of the job, as its journal says
+        self._aimed = deque()
+        self._leave = world.loop.create_future()
 
     # What is drawn.
 
-    def draw(self) -> ServiceSizes:
+    def draw(self):
         world = self.world
         draw = world.stream("sizes")
         situation = draw.choice(SITUATIONS) if draw.random() < 0.4 else "storm"
         if situation in INSTEAD and world.stream("instead").random() < 0.5:
             situation = INSTEAD[situation]
         several = draw.choice([0, 0, 1])
-        rates: tuple[Rate, ...] = (Rate(draw.choice([20, 100]), burst=draw.choice([1, 10])),) if draw.random() < 0.7 else ()
+        rates = (Rate(draw.choice([20, 100]), burst=draw.choice([1, 10])),) if draw.random() < 0.7 else ()
         more = (
             Rate(draw.choice([2, 5]), operations=(CreateGroup,)),
             Rate(draw.choice([2, 10]), burst=draw.choice([1, 3]), each_group=True),
@@ -243,27 +228,27 @@ class ServiceScenario(Scenario):
         self._stretch(sizes.fair_from)
         return sizes
 
-    def _on(self, trouble: str) -> bool:
+    def _on(self, trouble):
         """Let trouble happen that a size makes, unless it is switched off."""
         on = self.world.is_on(trouble)
         if on:
             self.world.happened[trouble] += 1
         return on
 
-    def _stretch(self, fair_from: float) -> None:
+    def _stretch(self, fair_from):
         """Let trouble be as late as the sizes say; weather is drawn for one second."""
         weather = self.weather
         weather.fair_from, weather.late_by = fair_from, 5.0
         weather.partitions = [(begin * fair_from, end * fair_from, what) for begin, end, what in weather.partitions]
         weather.stalls = [(begin * fair_from, min(fair_from, begin * fair_from + 8.0)) for begin, _ in weather.stalls]
 
-    def _capacity(self, sizes: ServiceSizes) -> float:
+    def _capacity(self, sizes):
         """Return the requests per second that rates, concurrency and latency allow."""
         seconds = self.weather.latency * math.exp(self.weather.spread**2 / 2)
         common = [rate.limit for rate in sizes.rates if not rate.each_group and not rate.operations]
         return min([*common, sizes.concurrency / seconds, 60.0])
 
-    def _draw_situation(self, sizes: ServiceSizes, draw: Random) -> None:
+    def _draw_situation(self, sizes, draw):
         """Let all be well but for the situation."""
         self.weather = Weather(latency=draw.choice([0.02, 0.1]), spread=draw.choice([0.0, 0.2]))
         sizes.throttle, sizes.leaving, sizes.bursts, sizes.giving_up, sizes.hot = None, False, 0, 0.0, 0.0
@@ -296,12 +281,12 @@ class ServiceScenario(Scenario):
         sizes.calls = int(sizes.span * self._capacity(sizes) * sizes.overload)
 
     @property
-    def served(self) -> int:
+    def served(self):
         return len(self.network.sendings)
 
     # The calls.
 
-    def _draw_calls(self) -> None:
+    def _draw_calls(self):
         sizes, draw = self.sizes, self.world.stream("calls")
         while len(self.calls) < sizes.calls:
             at = BEGIN + draw.random() * sizes.span
@@ -319,7 +304,7 @@ class ServiceScenario(Scenario):
                 call.group = self.groups[1 + number % (len(self.groups) - 1)]
             self.calls = [each for each in self.calls if each.at < sizes.span]
 
-    def _add_call(self, draw: Random, at: float) -> None:
+    def _add_call(self, draw, at):
         sizes = self.sizes
         kind = draw.choice(["create", "invite", "invite", "confirm", "join", "detail", "detail"])
         hot = draw.random() < sizes.hot
@@ -351,7 +336,7 @@ class ServiceScenario(Scenario):
         )
         self.calls.append(call)
 
-    def _mix_in(self, draw: Random, kind: str, *, count: int, waits: float) -> None:
+    def _mix_in(self, draw, kind, *, count, waits):
         """Add a burst of calls that wait long, among which the others must not."""
         for _ in range(count):
             self._add_call(draw, BURST)
@@ -360,7 +345,7 @@ class ServiceScenario(Scenario):
             if kind == "create":
                 call.group = None
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call):
         task = self.process.spawn(self._ask(call))
         self.tasks.append(task)
         if call.way in {"cancel", "aimed"}:
@@ -368,12 +353,12 @@ class ServiceScenario(Scenario):
         if call.way == "aimed":
             self.world.at(TIME.now + call.patience / 2, self._aimed.append, (call, task))
 
-    def _cancel(self, call: Call, task: asyncio.Task[None]) -> None:
+    def _cancel(self, call, task):
         if not task.done() and not task.cancelling():
             call.patience = TIME.now - call.began
             task.cancel()
 
-    def request_ended(self) -> None:
+    def request_ended(self):
         """Cancel one of those who are to be cancelled now, a moment before its place becomes free or just after."""
         while self._aimed:
             call, task = self._aimed.popleft()
@@ -384,7 +369,7 @@ class ServiceScenario(Scenario):
                     self.world.at(TIME.now, self._cancel, call, task)
                 return
 
-    async def _ask(self, call: Call) -> None:
+    async def _ask(self, call):
         """Make one call as its caller, and write down how it ended."""
         world, sizes = self.world, self.sizes
         current_call.set(call)
@@ -414,7 +399,7 @@ class ServiceScenario(Scenario):
         checks.check_end(self, call)
 
     @staticmethod
-    def _operation(call: Call) -> Any:
+    def _operation(call):
         if call.kind == "create":
             return CreateGroup(name=call.name, type=GroupType.VIP)
         assert call.group is not None
@@ -427,17 +412,17 @@ class ServiceScenario(Scenario):
 
     # What leaves, and what comes back.
 
-    def transport(self) -> Transport:
+    def transport(self):
         return Transport(self)
 
-    def _leaves(self, sending: Sending) -> None:
+    def _leaves(self, sending):
         call = current_call.get()
         sending.facts["call"] = call
         if call is not None:
             call.sendings.append(sending)
         checks.check_concurrency(self, sending)
 
-    def _answers(self, sending: Sending, response: Response) -> Response:
+    def _answers(self, sending, response):
         asked = {name.lower(): value for name, value in response.headers.items()}.get("retry-after")
         if asked is not None:
             sending.facts["retry after"] = float(asked)
@@ -445,7 +430,7 @@ class ServiceScenario(Scenario):
 
     # The service.
 
-    async def main(self) -> None:
+    async def main(self):
         sizes, world = self.sizes, self.world
         setup = Network(world, self.emulator, Weather())
         transport = setup.transport()
@@ -475,11 +460,11 @@ class ServiceScenario(Scenario):
         await asyncio.sleep(sizes.timeout + self.weather.late_by + 1)  # what is late arrives
         checks.check_all(self)
 
-    def _take_more(self) -> None:
+    def _take_more(self):
         self.emulator.faults.clear()
         self.emulator.faults.add(Fault(effect=Throttle(40, retry_after=self.sizes.retry_after)))
 
-    async def _serve(self) -> None:
+    async def _serve(self):
         sizes, world = self.sizes, self.world
         observers = [self.observer] if sizes.observed else []
         self.client = AsyncClient(
@@ -506,7 +491,7 @@ class ServiceScenario(Scenario):
             self.left_at = TIME.now
         checks.check_leaving(self)
 
-    async def _probe(self) -> None:
+    async def _probe(self):
         """Call when nothing else goes on any more: with all places at once where there is no rate."""
         await asyncio.sleep(5)
         count = 1 if self.sizes.rates or self.sizes.situation == "throttled-client" else self.sizes.concurrency
@@ -525,7 +510,7 @@ class ServiceScenario(Scenario):
             self._begin(probe)
         await asyncio.wait(self.tasks[-count:])
 
-    async def _run_job(self) -> None:
+    async def _run_job(self):
         """Run a job on the client of the callers, and interrupt it."""
         path = Path(self.world.folder, "job")
         group = self.groups[0]
@@ -543,17 +528,17 @@ class ServiceScenario(Scenario):
 class Transport:
     """The network's transport, which counts what a call hands over."""
 
-    def __init__(self, service: ServiceScenario) -> None:
+    def __init__(self, service):
         self._service = service
         self._inner = service.network.transport()
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self):
         return self
 
-    async def __aexit__(self, *error: object) -> None:
+    async def __aexit__(self, *error):
         return None
 
-    async def send(self, request: Request, /, *, timeout: float) -> Response:
+    async def send(self, request, /, *, timeout):
         call = current_call.get()
         if call is not None:
             call.handed += 1

@@ -3,31 +3,18 @@
 What was possible comes from a model that knows rates, places and deadlines, and serves calls one by one: :func:`possible`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from heapq import heappop, heappush
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
 
 from rbim.client.observers import AttemptEnded, AttemptStarted, CallEnded, CallStarted
 from rbim.errors import Outcome
 from rbim.timeouts import Deadlines
 
 from .virtual_time import TIME
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rbim import Rate
-
-    from .network import Sending
-    from .service import Call, ServiceScenario
-
-__all__ = ["Counting", "check_all", "check_concurrency", "check_end", "check_leaving", "check_left"]
 
 NEVER = frozenset({"create", "confirm", "join"})
 """Kinds of calls that must not be repeated."""
@@ -69,12 +56,12 @@ FEW = 10
 class Counting:
     """An observer: each call and each attempt that begins must end, once."""
 
-    def __init__(self) -> None:
-        self.calls: Counter[int] = Counter()
-        self.attempts: Counter[int] = Counter()
-        self.wrong: list[str] = []
+    def __init__(self):
+        self.calls = Counter()
+        self.attempts = Counter()
+        self.wrong = []
 
-    def __call__(self, observation: Any) -> None:
+    def __call__(self, observation):
         call = observation.call
         match observation:
             case CallStarted():
@@ -92,7 +79,7 @@ class Counting:
 # While the service runs.
 
 
-def check_concurrency(service: ServiceScenario, sending: Sending) -> None:
+def check_concurrency(service, sending):
     """Check that no more requests are in flight than configured."""
     most, count = service.sizes.concurrency, service.network.in_flight[service.process]
     if count >= most:
@@ -100,7 +87,7 @@ def check_concurrency(service: ServiceScenario, sending: Sending) -> None:
     service.world.check("concurrency holds", count <= most, lambda: f"{sending} is the {count}th in flight of {most}")
 
 
-def check_end(service: ServiceScenario, call: Call) -> None:
+def check_end(service, call):
     """Check when a call ended, and that only those are cancelled who were."""
     world, late = service.world, service.blocked
     task = asyncio.current_task()
@@ -120,7 +107,7 @@ def check_end(service: ServiceScenario, call: Call) -> None:
         world.check("a deadline before anything is sent is exact", in_time, lambda: str(call))
 
 
-def check_leaving(service: ServiceScenario) -> None:
+def check_leaving(service):
     """Check that to leave the client ends all calls."""
     took = TIME.now - service.left_at
     service.world.check("leaving ends every call", took <= AT_ONCE, f"it took {took:.3f} s")
@@ -130,13 +117,13 @@ def check_leaving(service: ServiceScenario) -> None:
     service.world.check("leaving ends every call", ended, told)
 
 
-def check_left(service: ServiceScenario) -> None:
+def check_left(service):
     """Check that nothing runs any more in the process once everybody has ended."""
     world = service.world
     tasks = [each for each in service.process._tasks if not each.done()]
     timers = [
         each
-        for each in world.loop._scheduled  # type: ignore[attr-defined]  # asyncio's own timers
+        for each in world.loop._scheduled
         if not each.cancelled() and isinstance(getattr(each._callback, "__self__", None), Deadlines)
     ]
     scopes = service.client._deadlines.scopes if service.client._deadlines is not None else ()
@@ -151,7 +138,7 @@ def check_left(service: ServiceScenario) -> None:
 # At the end.
 
 
-def check_all(service: ServiceScenario) -> None:
+def check_all(service):
     """Check everything that can be judged once everybody has ended and everything has arrived."""
     for call in [*service.calls, *service.probes]:
         _check_outcome(service, call)
@@ -162,7 +149,7 @@ def check_all(service: ServiceScenario) -> None:
     _check_situation(service)
 
 
-def _check_outcome(service: ServiceScenario, call: Call) -> None:
+def _check_outcome(service, call):
     """Check that what a caller was told is so."""
     world, sent = service.world, call.sendings
     effects = [each for each in sent if each.effect]
@@ -185,7 +172,7 @@ def _check_outcome(service: ServiceScenario, call: Call) -> None:
     world.check("unknown only where something was sent", not unknown or call.handed, lambda: str(call))
 
 
-def _check_repeats(service: ServiceScenario, call: Call) -> None:
+def _check_repeats(service, call):
     """Check that what must not be repeated was sent again only when it certainly had no effect."""
     if call.kind not in NEVER:
         return
@@ -195,29 +182,29 @@ def _check_repeats(service: ServiceScenario, call: Call) -> None:
     service.world.check("never is sent again only if it had no effect", certain, lambda: str(call))
 
 
-def _had_no_effect(sending: Sending) -> bool:
+def _had_no_effect(sending):
     """Tell whether its sender could know that a request had no effect: the platform said so, and the answer came."""
     answered = sending.arrived is not None and sending.ended is not None and sending.ended > sending.arrived
     return sending.fate == "ok" and answered and not sending.effect
 
 
-def _check_observed(service: ServiceScenario) -> None:
+def _check_observed(service):
     observer = service.observer
     open_calls = [call for call, count in (*observer.calls.items(), *observer.attempts.items()) if count]
     told = f"{len(open_calls)} did not; {'; '.join(observer.wrong[:3])}"
     service.world.check("observers see everything end, once", not open_calls and not observer.wrong, told)
 
 
-def _counts(rate: Rate, operation: str, group: str | None) -> bool:
+def _counts(rate, operation, group):
     """Tell whether a rate counts a request."""
     concerned = not rate.operations or operation in {each.spec.name for each in rate.operations}
     return concerned and not (rate.each_group and group is None)
 
 
-def _check_rates(service: ServiceScenario) -> None:
+def _check_rates(service):
     """Check each rate against the times at which requests left: in any window, and for each group on its own."""
     for rate in service.sizes.rates:
-        streams: dict[Any, list[float]] = defaultdict(list)
+        streams = defaultdict(list)
         for sending in service.network.sendings:
             group = sending.body.get("groupId")
             if _counts(rate, sending.operation, group):
@@ -227,7 +214,7 @@ def _check_rates(service: ServiceScenario) -> None:
         service.world.check("rates hold by the time of sending", worst <= UNEVEN, text)
 
 
-def _excess(rate: Rate, times: list[float]) -> float:
+def _excess(rate, times):
     """Return by how many requests some window exceeds the rate: any n take at least (n - burst) intervals."""
     worst, highest = 0.0, -math.inf
     for number, at in enumerate(times):
@@ -237,7 +224,7 @@ def _excess(rate: Rate, times: list[float]) -> float:
     return worst
 
 
-def _check_probes(service: ServiceScenario) -> None:
+def _check_probes(service):
     """Check that a service which has come to rest serves at once, with all its places."""
     world, probes = service.world, service.probes
     if not probes:
@@ -248,7 +235,7 @@ def _check_probes(service: ServiceScenario) -> None:
     world.check("at rest every call is answered", not unanswered, lambda: f"all but {len(unanswered)} of {len(probes)}")
 
 
-def _was_late(probe: Call) -> bool:
+def _was_late(probe):
     """Tell whether the network took longer than an attempt may; after a storm no retry may be left for that."""
     return bool(probe.sendings) and probe.sendings[-1].facts.get("late", False)
 
@@ -256,11 +243,11 @@ def _was_late(probe: Call) -> bool:
 # What was possible.
 
 
-def _in_time(call: Call, begin: float, end: float) -> bool:
+def _in_time(call, begin, end):
     return call.end == "answered" and begin <= call.ended < end
 
 
-def _check_goodput(service: ServiceScenario, invariant: str, begin: float) -> None:
+def _check_goodput(service, invariant, begin):
     """Check that about as many calls are answered in time, from ``begin`` to the last call, as is possible."""
     end = min(service.sizes.span, service.left_at)
     alive = [each for each in service.calls if each.ended > begin and each.began < end]
@@ -271,7 +258,7 @@ def _check_goodput(service: ServiceScenario, invariant: str, begin: float) -> No
     service.world.check(invariant, done >= SHARE * could - FEW, told)
 
 
-def possible(service: ServiceScenario, calls: Iterable[Call], begin: float, end: float) -> int:
+def possible(service, calls, begin, end):
     """Return how many calls one can expect to answer in time who knows what a client can know.
 
     That is rates, places, the usual time of an answer and the deadlines of calls; not the future, and not when a caller
@@ -282,7 +269,7 @@ def possible(service: ServiceScenario, calls: Iterable[Call], begin: float, end:
     return int(max(_served(service, told, begin, end, newest_first=each) for each in (False, True)))
 
 
-def _served(service: ServiceScenario, calls: list[Call], begin: float, end: float, *, newest_first: bool) -> float:
+def _served(service, calls, begin, end, *, newest_first):
     model, coming, number = _Model(service, newest_first=newest_first), sorted(calls, key=lambda each: each.began), 0
     answered, now = 0.0, begin
     while now < end:
@@ -300,34 +287,34 @@ def _served(service: ServiceScenario, calls: list[Call], begin: float, end: floa
 class _Model:
     """A client with all the insight that one can have: what waits, by operation and group; turns and places."""
 
-    def __init__(self, service: ServiceScenario, *, newest_first: bool) -> None:
+    def __init__(self, service, *, newest_first):
         weather = self._weather = service.weather
         self._newest_first = newest_first
         self._rates, self._concurrency = service.sizes.rates, service.sizes.concurrency
         self._usual = weather.latency * math.exp(weather.spread**2 / 2)
         self.slowest = weather.latency * math.exp(1.3 * weather.spread)  # of ten answers nine are faster
-        self._waiting: dict[tuple[str, str | None], list[tuple[float, int, Call]]] = defaultdict(list)
-        self._turns: dict[tuple[int, str | None], float] = {}
-        self._places: list[float] = []
+        self._waiting = defaultdict(list)
+        self._turns = {}
+        self._places = []
 
-    def odds(self, seconds: float) -> float:
+    def odds(self, seconds):
         """Return the probability of an answer in so many seconds."""
         weather = self._weather
         if seconds <= 0 or not weather.spread:
             return float(seconds >= weather.latency)
         return NormalDist(math.log(weather.latency), weather.spread).cdf(math.log(seconds))
 
-    def add(self, call: Call) -> None:
+    def add(self, call):
         """Let a call wait."""
         operation = {"create": "CreateGroup", "join": "JoinGroup", "detail": "QueryGroupDetail"}.get(call.kind)
         rank = -call.began if self._newest_first else call.latest
         heappush(self._waiting[operation or "InviteJoinGroup", call.group], (rank, call.number, call))
 
-    def _is_over(self, call: Call, now: float) -> bool:
+    def _is_over(self, call, now):
         """Tell whether it is too late for a call, or its caller has given up."""
         return call.latest < now + self.slowest or call.gives_up <= now
 
-    def serve(self, now: float) -> tuple[Call | None, float]:
+    def serve(self, now):
         """Serve the first of those who may be served, and return it; or None, and when one may be next."""
         while self._places and self._places[0] <= now:
             heappop(self._places)
@@ -351,7 +338,7 @@ class _Model:
             self._turns[number, group] = now + self._rates[number].per / self._rates[number].limit
         return call, now
 
-    def _keys(self, operation: str, group: str | None) -> list[tuple[int, str | None]]:
+    def _keys(self, operation, group):
         """Return the rates that count a request, each with the group for which it does."""
         counted = [(number, rate) for number, rate in enumerate(self._rates) if _counts(rate, operation, group)]
         return [(number, group if rate.each_group else None) for number, rate in counted]
@@ -360,7 +347,7 @@ class _Model:
 # Situations.
 
 
-def _check_situation(service: ServiceScenario) -> None:
+def _check_situation(service):
     sizes = service.sizes
     begin = sizes.fair_from + (SETTLING if sizes.throttle is None else GROWING)
     situation = sizes.situation
@@ -385,7 +372,7 @@ def _check_situation(service: ServiceScenario) -> None:
         _check_job(service)
 
 
-def _load(service: ServiceScenario) -> str:
+def _load(service):
     """Return what is special about the load, which has findings of its own: without it all must be well."""
     sizes = service.sizes
     if len(sizes.rates) > 1:
@@ -393,9 +380,9 @@ def _load(service: ServiceScenario) -> str:
     return ", in overload" if sizes.overload > 1 else ""
 
 
-def _check_places(service: ServiceScenario) -> None:
+def _check_places(service):
     """Check that no place is free while calls wait which need nothing else."""
-    changes: list[tuple[float, int, int]] = []
+    changes = []
     for call in service.calls:
         first = call.sendings[0].left if call.sendings else call.ended
         changes += [(call.began, 1, 0), (first, -1, 0)]
@@ -413,7 +400,7 @@ def _check_places(service: ServiceScenario) -> None:
     service.world.check("no place is free while a call waits for one", longest <= AT_ONCE, told)
 
 
-def _check_none_too_late(service: ServiceScenario) -> None:
+def _check_none_too_late(service):
     """Check that few requests leave when their callers give up before any answer can come."""
     sendings = service.network.sendings
     late = [each for each in sendings if each.timeout < service.weather.latency * math.exp(-2 * service.weather.spread)]
@@ -421,13 +408,13 @@ def _check_none_too_late(service: ServiceScenario) -> None:
     service.world.check("nothing is sent too late for an answer", len(late) <= FEW + len(sendings) / 20, told)
 
 
-def _check_waits(service: ServiceScenario, calls: list[Call], invariant: str) -> None:
+def _check_waits(service, calls, invariant):
     slow = [each for each in calls if not each.sendings or each.sendings[0].left > each.began + NEIGHBOURLY]
     told = f"{len(slow)} of {len(calls)} calls waited for more than {NEIGHBOURLY:g} s"
     service.world.check(invariant, not slow, lambda: f"{told}, the first: {slow[0]}")
 
 
-def _check_recovery(service: ServiceScenario) -> None:
+def _check_recovery(service):
     """Check that a platform which throttled everything gets few requests meanwhile and no herd, and is soon used again."""
     world, left = (
         service.world,
@@ -444,7 +431,7 @@ def _check_recovery(service: ServiceScenario) -> None:
     world.check("a client that was throttled recovers", answered >= 0.9 * len(later), told)
 
 
-def _check_job(service: ServiceScenario) -> None:
+def _check_job(service):
     """Check that a job which is interrupted is in doubt only about what left."""
     sent = [each for each in service.network.sendings if each.facts["call"] is None]
     left = {account for each in sent for account in each.body["members"]}

@@ -4,13 +4,9 @@
 of them when it is imported, so this comes first. Nothing else of the simulation reads real time, except to measure its cost.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import sys
 import time
-
-__all__ = ["EPOCH", "TIME", "Stuck", "install", "real_monotonic", "real_today"]
 
 EPOCH = 1_770_000_000.0
 """The wall-clock time at which each run begins: a day in February 2026."""
@@ -21,7 +17,7 @@ MOST_SLEEPS = 20_000
 real_monotonic, real_time = time.monotonic, time.time
 
 
-def real_today() -> dt.date:
+def real_today():
     """Return today's date, for records of runs."""
     return dt.datetime.fromtimestamp(real_time(), dt.UTC).date()
 
@@ -33,17 +29,17 @@ class Stuck(Exception):
 class VirtualTime:
     """Seconds since the run began. The event loop moves ``now``; ``sleeps`` counts since it did."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 0.0
         self.sleeps = 0
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self.now
 
-    def wall(self) -> float:
+    def wall(self):
         return EPOCH + self.now
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         """Let time pass for everybody: a thread runs at one instant, so a thread that sleeps blocks the world."""
         self.now += seconds
         self.sleeps += 1
@@ -56,11 +52,11 @@ TIME = VirtualTime()
 
 class _VirtualDatetime(dt.datetime):
     @classmethod
-    def now(cls, tz: dt.tzinfo | None = None) -> dt.datetime:
+    def now(cls, tz=None):
         return dt.datetime.fromtimestamp(TIME.wall(), tz)
 
 
-def install() -> None:
+def install():
     """Replace the machine's time. Raises RuntimeError where rbim was imported before."""
     if "rbim.clock" in sys.modules:
         raise RuntimeError("rbim was imported before time was replaced")

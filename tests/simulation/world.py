@@ -4,8 +4,6 @@ Every kind of trouble draws from a stream of its own, made from the seed and its
 the others draw as it was, so that a failure can be minimised kind by kind.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import gc
@@ -15,17 +13,12 @@ import os
 import random
 import tempfile
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import disk
 from .event_loop import Loop, SimulatedTask
 from .process import Process, current_process
 from .virtual_time import TIME, Stuck
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
-
-__all__ = ["PROGRESS", "Broken", "World"]
 
 PROGRESS = "everything ends once trouble ends"
 """The invariant that is broken where a run is stuck."""
@@ -44,11 +37,11 @@ class Broken(dict[str, Any]):
 class Noting(logging.Handler):
     """Puts what rbim logs, the first line of it, among the events of a run."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world):
         super().__init__(logging.WARNING)
         self._world = world
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record):
         process = current_process.get()
         self._world.note(process.name if process else "rbim", f"logs: {record.getMessage().splitlines()[0]}")
 
@@ -61,15 +54,15 @@ class World:
     ``folder`` a folder on it. The scenario's own task belongs to no process and lives to the end.
     """
 
-    def __init__(self, seed: int, *, off: Iterable[str] = (), verbose: bool = False) -> None:
+    def __init__(self, seed, *, off=(), verbose=False):
         self.seed = seed
         self.off = frozenset(off)
-        self.happened: Counter[str] = Counter()
-        self.broken: list[Broken] = []
-        self.counts: Counter[str] = Counter()
-        self.log: deque[str] = deque(maxlen=2000)
+        self.happened = Counter()
+        self.broken = []
+        self.counts = Counter()
+        self.log = deque(maxlen=2000)
         self._verbose = verbose
-        self._streams: dict[str, random.Random] = {}
+        self._streams = {}
         SimulatedTask.numbers = itertools.count()
         random.seed(self.stream("jitter of retries").getrandbits(64))
         mixing = self.stream("mixing").choice([0.0, 0.3, 1.0])
@@ -80,28 +73,28 @@ class World:
         logger = logging.getLogger("rbim")
         logger.handlers, logger.propagate = [Noting(self)], False
 
-    def stream(self, name: str) -> random.Random:
+    def stream(self, name):
         """Return the random stream of this name. Its numbers depend on the seed and the name alone."""
         if name not in self._streams:
             self._streams[name] = random.Random(f"{self.seed}:{name}")
         return self._streams[name]
 
-    def is_on(self, trouble: str) -> bool:
+    def is_on(self, trouble):
         """Tell whether this kind of trouble may happen in this run."""
         return trouble not in self.off
 
-    def happens(self, trouble: str, probability: float) -> bool:
+    def happens(self, trouble, probability):
         """Draw whether trouble of this kind happens now."""
         if not self.stream(trouble).random() < probability or not self.is_on(trouble):
             return False
         self.happened[trouble] += 1
         return True
 
-    def at(self, when: float, do: Callable[..., object], *args: object) -> None:
+    def at(self, when, do, *args):
         """Call a function at a time, in no process."""
         self.loop.call_at(when, do, *args, context=contextvars.Context())
 
-    def note(self, who: str, what: str) -> None:
+    def note(self, who, what):
         """Write an event into the log: who (``platform``, ``network``, ``disk`` or a process) did or saw what."""
         what = what.replace(self.folder, "")  # whose name is another one in each process
         self.loop.trace(who, what)
@@ -110,7 +103,7 @@ class World:
         if self._verbose:
             print(line, flush=True)  # noqa: T201  # what was asked for
 
-    def fail(self, invariant: str, what: str) -> None:
+    def fail(self, invariant, what):
         """Report that an invariant is broken."""
         self.counts[invariant] += 1
         if self.counts[invariant] <= MOST_OF_ONE:
@@ -118,25 +111,25 @@ class World:
             self.broken.append(Broken(invariant=invariant, what=what, at=TIME.now, events=lately))
         self.note("BROKEN", f"{invariant}: {what}")
 
-    def check(self, invariant: str, holds: object, what: str | Callable[[], str]) -> None:
+    def check(self, invariant, holds, what):
         """Report that an invariant is broken unless it holds."""
         if not holds:
             self.fail(invariant, what if isinstance(what, str) else what())
 
-    def process(self, name: str, on_death: Callable[[Process], object] | None = None) -> Process:
+    def process(self, name, on_death=None):
         """Make a process."""
 
-        def died(process: Process) -> None:
+        def died(process):
             self.note(process.name, f"is killed {process.death}, after {process.statements} statements")
             if on_death is not None:
                 on_death(process)
 
         return Process(name, self.loop, died)
 
-    def run(self, main: Coroutine[Any, Any, None]) -> dict[str, Any]:
+    def run(self, main):
         """Run a scenario to its end and return what came of it, as JSON."""
         gc.disable()
-        cpu = sum(os.times()[:4])  # with processes that a scenario forks
+        cpu = sum(os.times()[:2])
         try:
             self.loop.run_until_complete(main)
         except Stuck as stuck:
@@ -150,6 +143,6 @@ class World:
             "troubles": dict(self.happened),
             "virtual": TIME.now,
             "steps": self.loop.steps,
-            "cpu": sum(os.times()[:4]) - cpu,
+            "cpu": sum(os.times()[:2]) - cpu,
             "digest": self.loop.digest.hexdigest(),
         }

@@ -1,11 +1,9 @@
 """The inboxes of rbim pass the conformance suite for inboxes; broken ones fail it."""
 
-from contextlib import suppress
 from unittest import SkipTest
 
 import anyio
 import pytest
-from attrs import evolve
 
 from helpers import inbox_places
 from helpers.broken_inboxes import BROKEN, HasNoLag, Wrapped
@@ -46,16 +44,6 @@ async def test_a_broken_inbox_fails():
 @pytest.mark.ci
 async def test_a_wrapped_inbox_passes():
     assert shown(await failures(inbox_places.file(Wrapped), at_once=AT_ONCE)) == []
-
-
-async def test_a_sink_that_gives_nothing_out_passes_the_cases_about_sinks():
-    subject = evolve(inbox_places.file(), inbox=False)
-    passed = []
-    for case in CASES:
-        with suppress(SkipTest):
-            await case(subject)
-            passed.append(case.name)
-    assert passed == [case.name for case in CASES if case.name.startswith("sink: ")]
 
 
 def test_every_case_has_a_name_of_its_own():

@@ -1,7 +1,6 @@
 """``rbim demo`` as a process: at a terminal, and interrupted."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -9,32 +8,19 @@ import sys
 import pytest
 from rich.cells import cell_len
 
+from helpers_ci.terminal import ANSI, Terminal
 from rbim.cli import Exit
 
 DEMO = [sys.executable, "-c", "from rbim.cli import main; main()", "demo"]
 PATIENCE = 120
-CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def on_a_terminal(*flags, width=80):
     """Run the demo with a terminal as its standard output and return its lines as they are seen at the end."""
-    pty, termios = pytest.importorskip("pty"), pytest.importorskip("termios")
-    ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (50, width))
     environment = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES", "NO_COLOR"}}
-    with subprocess.Popen(
-        [*DEMO, *flags], stdin=theirs, stdout=theirs, stderr=theirs, env=environment | {"TERM": "xterm"}
-    ) as process:
-        os.close(theirs)
-        seen = b""
-        try:
-            while part := os.read(ours, 65536):
-                seen += part
-        except OSError:  # the other end is closed
-            pass
-        os.close(ours)
-        code = process.wait(PATIENCE)
-    text = CONTROLS.sub("", seen.decode())
+    with Terminal("demo", *flags, env=environment | {"TERM": "xterm"}, columns=width) as shown:
+        code = shown.end()
+    text = ANSI.sub("", shown.raw)
     return code, [line.rpartition("\r")[2] for line in text.replace("\r\n", "\n").split("\n")]
 
 

@@ -79,19 +79,13 @@ def group(document):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
 def test_the_question_is_asked_at_a_real_terminal(environment, group, document):
-    ours, theirs = os.openpty()
-    env = CLEAN | environment | {"PYTHONUTF8": "1"}
-    with subprocess.Popen(
-        [*COMMAND, "groups", "delete", group], stdin=theirs, stdout=theirs, stderr=theirs, env=env
-    ) as popen:
-        os.close(theirs)
-        seen = b""
-        while b"[y/N] " not in seen:
-            seen += os.read(ours, 1000)
-        os.write(ours, b"y\n")
-        assert popen.wait(PATIENCE) == Exit.DONE
-    os.close(ours)
-    assert f"permanently delete group {group}".encode() in seen
+    from helpers_ci.terminal import Terminal
+
+    with Terminal("groups", "delete", group, env=CLEAN | environment | {"PYTHONUTF8": "1"}, columns=100) as shown:
+        shown.see(r"\[y/N\] ")
+        shown.type(b"y\n")
+        assert shown.end() == Exit.DONE
+    assert f"permanently delete group {group}" in shown.text
     assert document("groups", "search", "--group-id", group) == {"groups": []}
 
 
@@ -119,24 +113,10 @@ def test_who_closes_the_pipe_gets_a_code_of_its_own(tokens):
     assert (done.returncode, done.stderr) == (Exit.READER_LEFT, b"")
 
 
-def in_fresh_interpreter(code, *, env=None):
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-        encoding="utf-8",
-        env=env,
-    )
-
-
 def test_json_is_valid_on_any_output(group, monkeypatch):
-    code = f"from rbim.cli import main; main(['groups', 'detail', {group!r}, '--json'])"
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-
-    done = in_fresh_interpreter(code)
-
+    command = [*COMMAND, "groups", "detail", group, "--json"]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=PATIENCE, check=False)
     assert done.returncode == Exit.DONE
     assert done.stdout.isascii()
     assert json.loads(done.stdout)["name"] == "产品公告"

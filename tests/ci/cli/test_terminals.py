@@ -1,9 +1,7 @@
 """Output at a real terminal: lines that fit it and break at blanks, no colours where none are wanted, no codes in a pipe."""
 
-import fcntl
 import os
 import re
-import struct
 import subprocess
 import sys
 
@@ -12,12 +10,9 @@ from rich.cells import cell_len
 
 from helpers.serving import served
 from helpers.sockets import free_port
+from helpers_ci.terminal import ANSI, Terminal
 from rbim.emulator import Emulator
 
-pty = pytest.importorskip("pty", reason="there are no pseudo-terminals")
-termios = pytest.importorskip("termios")
-
-CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COLOURS = re.compile(r"\x1b\[(?:[0-9]+;)*(?:3[0-8]|4[0-8]|9[0-7])(?:;[0-9]+)*m")
 
 
@@ -39,22 +34,9 @@ def variables(tmp_path_factory):
 
 def at_terminal(words, columns, variables):
     """Return what a command writes to a terminal of a width."""
-    pid, fd = pty.fork()
-    if pid == 0:  # pragma: no cover  # another program
-        os.chdir(variables["HOME"])
-        os.read(0, 1)  # until the width is set
-        os.execve(sys.executable, [sys.executable, "-m", "rbim", *words], variables)
-    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    os.write(fd, b"\n")
-    shown = b""
-    try:
-        while part := os.read(fd, 4096):
-            shown += part
-    except OSError:  # Linux: the other end is closed
-        pass
-    os.close(fd)
-    os.waitpid(pid, 0)
-    return shown.decode().removeprefix("\r\n")
+    with Terminal(*words, env=variables, columns=columns, cwd=variables["HOME"]) as shown:
+        shown.end()
+    return shown.raw
 
 
 COMMANDS = {
@@ -71,7 +53,7 @@ def test_lines_fit_the_terminal_and_break_at_blanks(variables):
     wide = {}
     for name, command in COMMANDS.items():
         words = [word.replace("CLOSED", str(free_port())) for word in command]
-        lines = [line.rstrip("\r") for line in CODES.sub("", at_terminal(words, 80, variables)).split("\n")]
+        lines = [line.rstrip("\r") for line in ANSI.sub("", at_terminal(words, 80, variables)).split("\n")]
         assert len(lines) > 2, name
         long = [line for line in lines if cell_len(line) > 80]
         wide[name] = [line for line in long if not line.startswith(("rbim ", "journal: "))]  # they are to be copied
@@ -81,7 +63,7 @@ def test_lines_fit_the_terminal_and_break_at_blanks(variables):
 def test_colours_are_for_terminals_that_want_them(variables):
     assert COLOURS.search(at_terminal(["doctor"], 80, variables))
     assert not COLOURS.search(at_terminal(["doctor"], 80, variables | {"NO_COLOR": "1"}))
-    assert not CODES.search(at_terminal(["doctor"], 80, variables | {"TERM": "dumb"}))
+    assert not ANSI.search(at_terminal(["doctor"], 80, variables | {"TERM": "dumb"}))
     command = [sys.executable, "-m", "rbim", "doctor"]
     piped = subprocess.run(command, env=variables, capture_output=True, timeout=60, check=False, cwd=variables["HOME"])
     assert b"\x1b" not in piped.stdout + piped.stderr

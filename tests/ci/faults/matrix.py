@@ -7,7 +7,7 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import cache, partial
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 from anyio import to_thread
@@ -33,7 +33,6 @@ AT_ONCE, BIG_AT_ONCE = 48, 4
 
 A_MOMENT = 0.05  # seconds in which the end of a connection has certainly come
 
-T = TypeVar("T")
 APP = Credentials(app_id="app", app_token="token")
 
 
@@ -371,11 +370,6 @@ def _dishonest(scenario, kind, ended):
     pause = scenario.known.retry_after
     if pause is not None and len(ended.attempts) > 1 and ended.paused < pause:
         yield f"sent again after {ended.paused:.2f} s, and Retry-After was {pause}"
-
-
-def scenarios_of(loop):
-    """Return the scenarios that a test can make on an event loop."""
-    return [each for each in SCENARIOS if not each.resolves or loop != "uvloop"]
 
 
 async def run(module, scenarios=None, *, patience=TIME):

@@ -50,7 +50,7 @@ class Told:
     again: tuple[str, ...] = ()
 
 
-def told(known: Known) -> Told:
+def told(known):
     """Return what is promised."""
     if known.ended_by == "cancellation":
         return Told(error="the cancellation", outcome="unknown")  # the outcome that observers get
@@ -60,7 +60,7 @@ def told(known: Known) -> Told:
     return Told(error=error, outcome=outcome, again=_again(known, error, outcome))
 
 
-def _attempt(known: Known) -> tuple[str, str]:
+def _attempt(known):
     if not known.left:
         return "NotSent", "not sent"
     if known.too_large:
@@ -70,7 +70,7 @@ def _attempt(known: Known) -> tuple[str, str]:
     return _answer(known, known.status)
 
 
-def _answer(known: Known, status: int) -> tuple[str, str]:
+def _answer(known, status):
     """Where the status and the code of an answer disagree, the less certain outcome holds."""
     uncertain = status >= 500 or status == 408
     if not known.document or known.code is None:
@@ -87,7 +87,7 @@ def _answer(known: Known, status: int) -> tuple[str, str]:
     return error, "unknown" if uncertain or OF_A_CODE.get(known.code) == "ServerTrouble" else "refused"
 
 
-def _again(known: Known, error: str, outcome: str) -> tuple[str, ...]:
+def _again(known, error, outcome):
     """The table of docs/errors.md. No code of these scenarios is known to come before any effect."""
     if outcome == "not sent":
         return ALL

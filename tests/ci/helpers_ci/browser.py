@@ -86,11 +86,6 @@ class Window:
         await self.page.locator(f"#tab-{tab}").click()
         return self.page.locator(f"#panel-{tab}")
 
-    async def names_of_buttons(self, within):
-        """Return the accessible names of the buttons that are shown in a part of the page."""
-        found = await within.get_by_role("button").all()
-        return {await each.get_attribute("aria-label") or await each.inner_text() for each in found}
-
     async def axe(self):
         """Return the serious and critical findings of axe-core, one line for each."""
         from axe_playwright_python.async_playwright import Axe

@@ -5,8 +5,10 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
+from pathlib import Path
 
-from helpers.paths import DOCS, ROOT
+ROOT = Path(__file__).parents[3]
+PROOF = ROOT / "docs" / "internals" / "proof"
 
 
 def about(**versions):
@@ -30,13 +32,18 @@ def _git(*arguments):
 
 def read_proof(name):
     """Return a record."""
-    return json.loads((DOCS / "internals" / "proof" / f"{name}.json").read_text(encoding="utf-8"))
+    return json.loads((PROOF / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def write_document(path, document):
+    """Write a record as it is."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def write_proof(name, about, key, rows):
     """Write a record: what is said about its run, and below ``key`` one line for each row."""
     lines = [f"  {json.dumps(row, ensure_ascii=False)}" for row in rows]
     head = json.dumps(about, ensure_ascii=False)[:-1]
-    path = DOCS / "internals" / "proof" / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f"{head}, {json.dumps(key)}: [\n" + ",\n".join(lines) + "\n]}\n", encoding="utf-8")
+    text = f"{head}, {json.dumps(key)}: [\n" + ",\n".join(lines) + "\n]}\n"
+    (PROOF / f"{name}.json").write_text(text, encoding="utf-8")

@@ -9,8 +9,6 @@ import parso
 from cosmic_ray.operators.operator import Example, Operator
 from parso.python.tree import Keyword
 
-Position = tuple[tuple[int, int], tuple[int, int]]
-
 SQL = re.compile(r"\b(SELECT|UPDATE|INSERT|DELETE|WHERE|ORDER BY|REPLACE INTO)\b")
 SQL_CHANGES = [
     (re.compile(r"<="), "<"),

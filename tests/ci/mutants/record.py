@@ -1,11 +1,7 @@
-"""The results of mutants: kept while they come, counted, and recorded for the page on reliability."""
+"""The results of mutants: kept while they come, and counted for the page on reliability."""
 
-import datetime as dt
 import json
-import platform
-import subprocess
 import tomllib
-from importlib.metadata import version
 
 from attrs import asdict
 
@@ -18,8 +14,8 @@ REASONS = ROOT / "tests" / "ci" / "mutants" / "reasons.toml"
 NEW = "new"
 """The kind of a survivor without a reason."""
 
-NOTICED = ("killed", "timed out", "noticed")
-"""Verdicts of a mutant that a test has noticed. The last one is of a result that was taken over from an earlier record."""
+NOTICED = ("killed", "timed out")
+"""Verdicts of a mutant that a test has noticed."""
 
 
 class Results:
@@ -81,19 +77,3 @@ def area_record(modules, every, sample, results):
         "survived": len(survivors),
         "survivors": sorted(survivors, key=lambda row: row["mutant"]),
     }
-
-
-def document(areas):
-    """Return the record: the areas, and what they were measured with."""
-    names = ("rbim", "cosmic-ray", "pytest", "hypothesis")
-    return {
-        "commit": _git("rev-parse", "--short", "HEAD"),
-        "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in names}},
-        "machine": f"{platform.system()}, {platform.machine()}",
-        "areas": areas,
-    }
-
-
-def _git(*arguments):
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()

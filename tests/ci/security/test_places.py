@@ -75,10 +75,6 @@ def test_files_are_written_and_ports_opened_in_these_modules_alone():
     assert found == ports | arguments
 
 
-def mode_of(descriptor):
-    return stat.S_IMODE(os.fstat(descriptor).st_mode)
-
-
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="modes are POSIX's")
 def test_a_temporary_folder_is_for_the_user_alone(tmp_path):
     """The interpreter's promise on which each of the folders rests."""

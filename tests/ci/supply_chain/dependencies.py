@@ -3,9 +3,7 @@
 import json
 import sys
 
-from packaging.requirements import Requirement
-
-from .environments import ROOT, Environment, Failed, project, run, uv
+from .environments import ROOT, Environment, Failed, direct, run, uv
 
 TESTS = ("bulk/test_job.py", "callbacks/worker", "client", "config", "otel", "support", "transports/test_httpx.py")
 """Below tests/: what most depends on other packages. Only the tests of every day run."""
@@ -35,8 +33,7 @@ def lowest(folder):
     pins = folder / "lowest.txt"
     words = ["--resolution", "lowest-direct", "--extra", "all", "--no-header", "--no-annotate", "--python", sys.executable]
     uv("pip", "compile", ROOT / "pyproject.toml", *words, "-o", pins)
-    direct = {Requirement(text).name for text in _direct()}
-    exact = [line for line in pins.read_text(encoding="utf-8").split() if line.split("==")[0] in direct]
+    exact = [line for line in pins.read_text(encoding="utf-8").split() if line.split("==")[0] in direct()]
     tested = folder / "tested.txt"
     tested.write_text("".join(f"{line}\n" for line in exact if not line.startswith("anyio==")), encoding="utf-8")
     alone = Environment(folder / "alone")
@@ -63,8 +60,7 @@ def newest(folder):
     environment = Environment(folder / "environment")
     environment.install("--upgrade", "--prerelease", "if-necessary-or-explicit", "-e", f"{ROOT}[all,dev]")
     versions = environment.versions()
-    direct = {Requirement(text).name for text in _direct()}
-    return {"versions": {name: versions[name] for name in sorted(direct)}, "passed": _pytest(environment)}
+    return {"versions": {name: versions[name] for name in sorted(direct())}, "passed": _pytest(environment)}
 
 
 def development_mode(_):
@@ -79,9 +75,3 @@ def _pytest(environment):
 
 def _words():
     return ["-q", "-n", "2", "-p", "no:cacheprovider", *(f"tests/{name}" for name in TESTS)]
-
-
-def _direct():
-    told = project()
-    (whole,) = (Requirement(text) for text in told["optional-dependencies"]["all"])
-    return told["dependencies"] + [text for extra in whole.extras for text in told["optional-dependencies"][extra]]

@@ -9,6 +9,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 ROOT = Path(__file__).parents[3]
 TAIL = 3000  # characters of an output in an error
 UV_OF_PIP = {
@@ -34,9 +36,14 @@ def run(command, *, cwd=ROOT, environment=None):
     return done.stdout
 
 
-def project():
-    """Return the table ``project`` of pyproject.toml."""
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+def direct(*, extras=True):
+    """Return the names of the direct dependencies of rbim, and of rbim[all] with ``extras``."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    listed, optional = project["dependencies"], project["optional-dependencies"]
+    if extras:
+        (whole,) = (Requirement(text) for text in optional["all"])
+        listed = listed + [text for extra in whole.extras for text in optional[extra]]
+    return {Requirement(text).name for text in listed}
 
 
 def uv(*words):

@@ -5,9 +5,7 @@ import re
 import sys
 from functools import cache
 
-from packaging.requirements import Requirement
-
-from .environments import ROOT, Environment, Failed, project, run
+from .environments import ROOT, Environment, Failed, direct, run
 
 EXTRAS = {"core": "", "all": "[all]"}
 ALLOWED = (
@@ -83,8 +81,8 @@ def licences(folder):
         command += ["--with-license-file", "--no-license-path"]
         listed = json.loads(run(command))
         found[name] = {each["Name"]: _licence(each) for each in listed if each["Name"] not in {"rbim", "pip", "uv"}}
-        if not found[name].keys() >= {each.lower() for each in _direct(name)}:
-            raise Failed(f"{name}: the list lacks {', '.join(sorted(_direct(name) - found[name].keys()))}")
+        if not found[name].keys() >= {each.lower() for each in direct(extras=name == "all")}:
+            raise Failed(f"{name}: the list lacks {', '.join(sorted(direct(extras=name == 'all') - found[name].keys()))}")
     wrong = {name: text for listed in found.values() for name, text in listed.items() if not_allowed(text)}
     if wrong:
         raise Failed(f"licences that are not in the list: {wrong}")
@@ -104,18 +102,8 @@ def bill_of_materials(folder, out=None):
         run([sys.executable, "-m", "cyclonedx_py", *words, "--validate"])
         document = json.loads(path.read_text(encoding="utf-8"))
         versions = {each["name"].lower().replace("_", "-"): each.get("version") for each in document["components"]}
-        lacking = [each for each in _direct(name) if not versions.get(each.lower())]
+        lacking = [each for each in direct(extras=name == "all") if not versions.get(each.lower())]
         if lacking:
             raise Failed(f"{path.name} has no version of {', '.join(lacking)}")
         result[name] = {"components": len(versions), "format": f"{document['bomFormat']} {document['specVersion']}"}
     return result
-
-
-def _direct(name):
-    """Return the direct dependencies of an environment."""
-    told = project()
-    listed = list(told["dependencies"])
-    if name == "all":
-        (whole,) = (Requirement(text) for text in told["optional-dependencies"]["all"])
-        listed += [text for extra in whole.extras for text in told["optional-dependencies"][extra]]
-    return {Requirement(text).name for text in listed}

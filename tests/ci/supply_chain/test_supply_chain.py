@@ -1,6 +1,5 @@
 """The questions find a build that differs, a file that is missing and a licence that is not in the list."""
 
-import json
 import re
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import pytest
 
 pytest.importorskip("packaging")
 
-from . import builds, command_line, dependencies, inventory
+from . import builds, dependencies, inventory
 from .environments import ROOT, Failed
 
 HERE = Path(__file__).parent
@@ -54,20 +53,6 @@ def test_a_file_that_the_source_distribution_lacks_is_found(tmp_path, monkeypatc
         builds.source_distribution(tmp_path)
 
 
-def test_an_answer_of_no_is_an_exit_code_and_records_nothing(tmp_path, monkeypatch, capsys):
-    def no(_):
-        raise Failed("it does not work")
-
-    questions = {"lowest": lambda _: {"passed": "3 passed"}, "newest": no}
-    monkeypatch.setattr(command_line, "QUESTIONS", questions)
-    path = tmp_path / "proof" / "supply_chain.json"
-    assert command_line.main(["newest", "lowest", "--record", str(path)]) == 1
-    assert capsys.readouterr().out == 'newest: no: it does not work\nlowest: yes: {"passed": "3 passed"}\n'
-    document = json.loads(path.read_text(encoding="utf-8"))
-    assert document.keys() == {"lowest"}
-    assert document["lowest"].keys() == {"commit", "date", "python", "passed"}
-
-
 def test_nothing_here_names_an_index_or_a_place_of_a_machine():
     record = ROOT / "docs" / "internals" / "proof" / "supply_chain.json"
     texts = [path.read_text(encoding="utf-8") for path in (*HERE.glob("*.py"), record)]
@@ -83,5 +68,4 @@ def test_the_tasks_of_the_project_are_the_questions():
     )
     listed = re.search(r"\{([\w,]+)\}", done.stdout)[1].split(",")
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert listed == [*command_line.QUESTIONS]
     assert {f'cmd = "python -m tests.ci.supply_chain {name}' in text for name in listed} == {True}

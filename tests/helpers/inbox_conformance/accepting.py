@@ -1,11 +1,39 @@
 """Cases about accepting deliveries: new ones, known ones, other content, what cannot be handled, any text in them."""
 
-from helpers.inbox_conformance.case import AT, Cases, accepted, check, delivery, same, told
-from helpers.inbox_conformance.sinks import BODIES, NAMES
+import anyio
+from anyio.lowlevel import checkpoint
+
+from helpers.deliveries import delivery
+from helpers.inbox_conformance.case import AT, Cases, accepted, check, same, told
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.protocols import OtherContent
 
-CASES = Cases("inbox")
+CASES = Cases()
+
+NAMES = [
+    *("a.b.c", "*", ">", "a.>", "$JS.API.>", " ", "a b", "\t", "a\nb", "\r\nNats-Msg-Id: x", "\0", "a\0b", "'; --", '"'),
+    *(
+        "%s",
+        "\\",
+        "\N{CHICKEN}",
+        "客户群",
+        "\u202e",
+        "x" * 1000,
+        "客" * 800,
+        ".",
+        "..",
+        "/",
+        "team/",
+        "null",
+        "0",
+        "_",
+        "-",
+    ),
+]
+"""Names of conversations that an inbox must keep apart, and must not take for patterns, paths or ends of lines."""
+
+BODIES = [b"", b"\0", b"\r\n\r\n", b"\xff\xfe", b'{"msgId": "\\ud800"}', b"{" * 1000, bytes(range(256)), b"x" * 1_048_576]
+"""Bodies that an inbox must keep as they are."""
 
 
 @CASES.add("accept: a new delivery can be claimed as it was accepted")
@@ -37,7 +65,7 @@ async def _(bench):
         await accepted(inbox, again, new=False)
 
 
-@CASES.add("accept: other content under a known key is kept apart, once", "compares", "archive")
+@CASES.add("accept: other content under a known key is kept apart, once")
 async def _(bench):
     given = delivery(1)
     other = given._replace(body=given.body.replace(b'"TEXT"', b'"TEXT", "body": "other"'))
@@ -48,7 +76,7 @@ async def _(bench):
             return
         check(found.key != given.key, "OtherContent has the key of the known event; required: a key of its own")
         await accepted(inbox, other, new=False)
-        (kept,) = await bench.archive(inbox).quarantined()
+        (kept,) = await inbox.quarantined()
         same((kept.key, kept.body, kept.error), (found.key, other.body, found.problem), "the event in quarantine")
         same(told(await bench.handle(backlog, 1)), ["1"], "the events to handle")
         await bench.nothing(backlog, "the other content is in quarantine")
@@ -61,9 +89,8 @@ async def _(bench):
     async with bench.open(unreadable) as (inbox, backlog):
         await accepted(inbox, unreadable, new=False)
         await bench.nothing(backlog, "its only event is in quarantine")
-        if bench.subject.archive:
-            (kept,) = await bench.archive(inbox).quarantined()
-            same((kept.body, kept.error, kept.attempts), (b"no JSON", unreadable.problem, 0), "the event in quarantine")
+        (kept,) = await inbox.quarantined()
+        same((kept.body, kept.error, kept.attempts), (b"no JSON", unreadable.problem, 0), "the event in quarantine")
 
 
 @CASES.add("accept: numbers grow in the order of acceptance")
@@ -91,3 +118,48 @@ async def _(bench):
     async with bench.open(*given) as (_inbox, backlog):
         handled = {claim.key: claim.body for claim in await bench.handle(backlog, len(given))}
         check(handled == {each.key: each.body for each in given}, "a body was changed; required: the same bytes")
+
+
+@CASES.add("accept: of many at once with one key, one is new")
+async def _(bench):
+    results = []
+
+    async def accept():
+        results.append(await inbox.accept(delivery(1)))
+
+    async with bench.inbox() as inbox:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(10):
+                tasks.start_soon(accept)
+        same(sorted(map(str, results)), ["False"] * 9 + ["True"], "the results")
+
+
+@CASES.add("accept: one that is cancelled is accepted or not, and may be repeated")
+async def _(bench):
+    async with bench.inbox() as inbox:
+        for number in range(8):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(inbox.accept, delivery(number))
+                for _ in range(number):
+                    await checkpoint()
+                tasks.cancel_scope.cancel()
+            check(await inbox.accept(delivery(number)) in {True, False}, "a repeated accept returned no bool")
+            await accepted(inbox, delivery(number), new=False)
+
+
+@CASES.add("accept: keys are known after a restart, and by all processes", durable=True)
+async def _(bench):
+    async with bench.inbox() as inbox, bench.inbox() as other:
+        await accepted(inbox, delivery(1), new=True)
+        await accepted(other, delivery(1), new=False)
+        await accepted(other, delivery(2), new=True)
+    async with bench.inbox() as inbox:
+        for number in (1, 2):
+            await accepted(inbox, delivery(number), new=False)
+
+
+@CASES.add("accept: it says whether it is durable, and for how long it knows keys")
+async def _(bench):
+    inbox = bench.inbox()
+    same(inbox.durable, bench.subject.durable, "durable")
+    check(not inbox.durable or inbox.retention > 0, f"retention is {inbox.retention!r}; required: seconds, above 0")

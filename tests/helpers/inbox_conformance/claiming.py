@@ -5,9 +5,10 @@ from collections import defaultdict
 import anyio
 from anyio.lowlevel import checkpoint
 
-from helpers.inbox_conformance.case import Cases, accepted, check, delivery, same, told
+from helpers.deliveries import delivery
+from helpers.inbox_conformance.case import Cases, accepted, check, same, told
 
-CASES = Cases("inbox")
+CASES = Cases()
 
 
 @CASES.add("order: the events of a conversation come in the order of acceptance")
@@ -22,7 +23,6 @@ async def _(bench):
 @CASES.add("claims: a conversation's events come without gaps, from the oldest on")
 async def _(bench):
     async with bench.open(*(delivery(n) for n in range(6))) as (_inbox, backlog):
-        await anyio.sleep(bench.subject.delay)
         claims = await bench.claim(backlog, limit=4)
         same(told(claims), [str(n) for n in range(len(claims))], "the events of one claim")
         check(len({claim.fence for claim in claims}) == 1, "they have several fences; required: one lease")
@@ -32,7 +32,6 @@ async def _(bench):
 @CASES.add("claims: never more than the limit, and one of each conversation first")
 async def _(bench):
     async with bench.open(*(delivery(n, team=f"t{n % 3}") for n in range(9))) as (_inbox, backlog):
-        await anyio.sleep(bench.subject.delay)
         for limit in (2, 1, 5):
             claims = await bench.claim(backlog, limit=limit)
             conversations = {claim.conversation for claim in claims}
@@ -62,7 +61,6 @@ async def _(bench):
         claims.extend(await backlog.claim(2))
 
     async with bench.open(*(delivery(n, team=f"t{n % 8}") for n in range(24))) as (_inbox, backlog):
-        await anyio.sleep(bench.subject.delay)
         await backlog.wait()
         async with anyio.create_task_group() as tasks:
             for _ in range(8):
@@ -150,7 +148,7 @@ async def _(bench):
         await bench.handle(backlog, 1)
 
 
-@CASES.add("waiting: it ends when another process has accepted an event", "durable")
+@CASES.add("waiting: it ends when another process has accepted an event", durable=True)
 async def _(bench):
     async with bench.open() as (_inbox, backlog), bench.inbox() as other:
         async with anyio.create_task_group() as tasks:
@@ -190,7 +188,7 @@ async def _(bench):
         same(told(await bench.claim(backlog)), ["1"], "the event")
 
 
-@CASES.add("backlog: it works without its inbox being entered, and after it was left", "durable")
+@CASES.add("backlog: it works without its inbox being entered, and after it was left", durable=True)
 async def _(bench):
     async with bench.inbox() as inbox:
         for number in range(2):

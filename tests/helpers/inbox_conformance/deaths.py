@@ -1,11 +1,11 @@
 """Cases about workers that die: their events are claimed again, and those that had begun are retried alone."""
 
-import anyio
 from attrs import evolve
 
-from helpers.inbox_conformance.case import Cases, check, delivery, same, told
+from helpers.deliveries import delivery
+from helpers.inbox_conformance.case import Cases, check, same, told
 
-CASES = Cases("inbox", "deaths", "durable")
+CASES = Cases(durable=True)
 
 
 async def _dies(bench, work):
@@ -31,7 +31,6 @@ async def _claim_alone(bench, backlog, crashes):
 async def _(bench):
     async def work(backlog):
         (claim,) = await bench.claim(backlog)
-        await anyio.sleep(bench.subject.delay)
         same(told(await backlog.done((claim,), more=1)), ["2"], "the next event")
 
     async with bench.inbox() as inbox:
@@ -54,7 +53,6 @@ async def _(bench):
 @CASES.add("deaths: the oldest event of each lease is retried alone, and nothing else")
 async def _(bench):
     async def work(backlog):
-        await anyio.sleep(bench.subject.delay)
         claims = await bench.claim(backlog, 2, limit=2)
         same(sorted(told(claims)), ["1", "3"], "the events of two conversations")
 
@@ -85,7 +83,6 @@ async def _(bench):
         await _dies(bench, work)
         async with bench.worker() as later:
             first = await _claim_alone(bench, later, 1)
-            await anyio.sleep(bench.subject.delay)
             same(list(await later.claim(10)), [], "what can be claimed while one is leased")
             await later.begin(first)
             same(list(await later.claim(10)), [], "what can be claimed while one is retried alone")
@@ -142,7 +139,6 @@ async def _(bench):
 @CASES.add("deaths: what a worker gives back that ends without being stopped is retried alone")
 async def _(bench):
     async with bench.open(delivery(1), delivery(2, team="c")) as (_inbox, backlog):
-        await anyio.sleep(bench.subject.delay)
         claims = {told([claim])[0]: claim for claim in await bench.claim(backlog, 2, limit=2)}
         await backlog.release(claims["1"], died=True)
         await backlog.release(claims["2"])
@@ -199,7 +195,7 @@ async def _(bench):
             same((again.number, again.crashes, again.attempt), (first.number, 0, 2), "number, crashes and attempt")
 
 
-@CASES.add("deaths: what is retried alone becomes a dead letter like others", "archive")
+@CASES.add("deaths: what is retried alone becomes a dead letter like others")
 async def _(bench):
     async with bench.inbox() as inbox:
         for number in range(2):
@@ -210,7 +206,7 @@ async def _(bench):
             same(list(await later.dead_letter(claim, error="it crashed", more=1)), [], "the next events")
             (claim,) = await bench.claim(later)
             same((told([claim]), claim.crashes), (["1"], 0), "the event behind it and its crashes")
-        (dead,) = await bench.archive(inbox).dead_letters()
+        (dead,) = await inbox.dead_letters()
         same(dead.error, "it crashed", "the error of the dead letter")
 
 

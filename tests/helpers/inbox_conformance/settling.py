@@ -3,9 +3,10 @@
 import anyio
 from anyio.lowlevel import checkpoint
 
-from helpers.inbox_conformance.case import Cases, accepted, check, delivery, lost, same, told
+from helpers.deliveries import delivery
+from helpers.inbox_conformance.case import Cases, accepted, check, lost, same, told
 
-CASES = Cases("inbox")
+CASES = Cases()
 
 
 @CASES.add("done: the last event ends the lease, and a new event begins another one")
@@ -23,7 +24,6 @@ async def _(bench):
 @CASES.add("done: the next events come under the same lease, also those that were claimed before")
 async def _(bench):
     async with bench.open(*(delivery(n) for n in range(5))) as (_inbox, backlog):
-        await anyio.sleep(bench.subject.delay)
         claims = await bench.claim(backlog)
         following = list(await backlog.done(claims, more=2))
         same(told(following), ["1", "2"], "done(0, more=2)")
@@ -48,7 +48,6 @@ async def _(bench):
 async def _(bench):
     async with bench.open(delivery(1), delivery(2)) as (_inbox, backlog):
         (first,) = await bench.claim(backlog)
-        await anyio.sleep(bench.subject.delay)
         same(told(await backlog.done((first,), more=1)), ["2"], "the next event")
         await lost(backlog.done((first,), more=1), "done of an event that is done")
         await lost(backlog.retry(first, error="", pause=0), "retry of an event that is done")
@@ -61,7 +60,6 @@ async def _(bench):
         given = [delivery(f"{steps}{n}") for n in range(3)]
         async with bench.open(*given) as (_inbox, backlog):
             (claim,) = await bench.claim(backlog)
-            await anyio.sleep(bench.subject.delay)
 
             following = []
 
@@ -86,7 +84,6 @@ async def _(bench):
 @CASES.add("retry: its conversation pauses, all others do not")
 async def _(bench):
     async with bench.open(delivery(1), delivery(2), delivery(3, team="c")) as (_inbox, backlog):
-        await anyio.sleep(bench.subject.delay)
         claims = {told([claim])[0]: claim for claim in await bench.claim(backlog, 2, limit=2)}
         await backlog.release(claims["3"])
         await backlog.retry(claims["1"], error="a traceback", pause=60)
@@ -118,15 +115,13 @@ async def _(bench):
         (claim,) = await bench.claim(backlog)
         await backlog.retry(claim, error="the first", pause=0)
         (claim,) = await bench.claim(backlog)
-        await anyio.sleep(bench.subject.delay)
         following = await backlog.dead_letter(claim, error="the \ud800 last\n", more=1)
         same((told(following), [each.fence for each in following]), (["2"], [claim.fence]), "the next event and its fence")
         await lost(backlog.dead_letter(claim, error="", more=1), "dead_letter of a dead letter")
         same(list(await backlog.done(following, more=1)), [], "the next events of a conversation without any")
-        if bench.subject.archive:
-            (dead,) = await bench.archive(inbox).dead_letters()
-            same((dead.number, dead.body, dead.attempts), (claim.number, claim.body, 2), "the dead letter")
-            check("last" in dead.error, f"its error is {dead.error!r}; required: the traceback of its last attempt")
+        (dead,) = await inbox.dead_letters()
+        same((dead.number, dead.body, dead.attempts), (claim.number, claim.body, 2), "the dead letter")
+        check("last" in dead.error, f"its error is {dead.error!r}; required: the traceback of its last attempt")
         await accepted(inbox, delivery(1), new=False)
 
 
@@ -165,11 +160,10 @@ async def _(bench):
         await bench.nothing(backlog, "its conversation is leased, and a release with an old fence has no effect")
         same((told([new]), new.attempt), (["1"], 1), "event and attempt")
         same(told(await backlog.done((new,), more=1)), ["2"], "the next event")
-        if bench.subject.archive:
-            same(await bench.archive(inbox).dead_letters(), [], "the dead letters")
+        same(await inbox.dead_letters(), [], "the dead letters")
 
 
-@CASES.add("leases: one that is over is lost, though its worker lives", "expires")
+@CASES.add("leases: one that is over is lost, though its worker lives", durable=True)
 async def _(bench):
     async with bench.open(delivery(1), delivery(2)) as (inbox, backlog):
         (old,) = await bench.claim(backlog)
@@ -201,7 +195,6 @@ async def _(bench):
 async def _(bench):
     async with bench.open(delivery(1), delivery(2)) as (_inbox, backlog):
         (claim,) = await bench.claim(backlog)
-        await anyio.sleep(bench.subject.delay)
         await backlog.discount((claim,))
         same(told(await backlog.done((claim,), more=1)), ["2"], "the next event")
         await backlog.discount(())

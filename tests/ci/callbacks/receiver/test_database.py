@@ -1,6 +1,5 @@
-"""Handlers with a database: PostgreSQL, and a pool of asyncpg that the application or `around` made."""
+"""Handlers with a database: PostgreSQL, and a pool of asyncpg that `around` made."""
 
-from contextvars import ContextVar
 from functools import partial
 
 import anyio
@@ -10,10 +9,9 @@ import pytest
 from helpers.credentials import CREDENTIALS
 from helpers.postgres import needs_postgres, postgres
 from helpers.receiving import body, post
-from rbim.callbacks import Event, HandlerContext, HandlingFailed, Receiver, SqliteInbox
+from rbim.callbacks import Event, HandlerContext, Receiver, SqliteInbox
 
 COPIES, GROUPS = 60, 12
-TENANT: ContextVar[str] = ContextVar("TENANT", default="none")
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +32,13 @@ def rows(server):
             await connection.close()
 
     anyio.run(do, "DROP TABLE IF EXISTS copies")
-    anyio.run(do, "CREATE TABLE copies (key text, tenant text)")
+    anyio.run(do, "CREATE TABLE copies (key text)")
     return lambda: anyio.run(do, "SELECT * FROM copies")
 
 
 async def insert(pool, key):
     async with pool.acquire() as connection, connection.transaction():
-        await connection.execute("INSERT INTO copies VALUES ($1, $2)", key, TENANT.get())
+        await connection.execute("INSERT INTO copies VALUES ($1)", key)
         await connection.fetchval("SELECT pg_sleep(0.002)")
 
 
@@ -51,31 +49,6 @@ async def deliver(receiver, inbox):
     with anyio.fail_after(15):
         while (await inbox.counts()).done < COPIES:
             await anyio.sleep(0.01)
-
-
-@needs_postgres
-def test_a_handler_uses_the_pool_and_the_context_of_the_application(server, rows, tmp_path):
-    inbox, failed = SqliteInbox(tmp_path / "events.db"), []
-    receiver = Receiver(credentials=CREDENTIALS, sink=inbox, observers=[failed.append])
-
-    async def main():
-        TENANT.set("a")
-        async with asyncpg.create_pool(server, min_size=2, max_size=5) as pool:
-
-            @receiver.fallback
-            async def store(_: Event, handling: HandlerContext) -> None:
-                await insert(pool, handling.key)
-
-            async with receiver, anyio.create_task_group() as tasks:
-                for _ in range(5):  # the application uses the pool as well
-                    tasks.start_soon(pool.fetchval, "SELECT pg_sleep(0.05)")
-                await deliver(receiver, inbox)
-
-    anyio.run(main)
-    assert [each for each in failed if isinstance(each, HandlingFailed)] == []
-    found = rows()
-    assert len({row["key"] for row in found}) == len(found) == COPIES
-    assert {row["tenant"] for row in found} == {"a"}
 
 
 @needs_postgres

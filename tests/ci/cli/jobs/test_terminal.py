@@ -2,71 +2,20 @@
 
 import os
 import re
-import select
 import stat
 import subprocess
 import sys
-import time
-from contextlib import contextmanager
 
 import pytest
 
 from helpers.job_commands import invitations, members
 from helpers.paths import ROOT
+from helpers_ci.terminal import PATIENCE, Terminal
 from rbim.cli.exit_codes import JobExit
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
 
-PATIENCE = 60
 CTRL_C = b"\x03"
-ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-AT_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from rbim.cli import main; main()"
-
-
-class Terminal:
-    """A process whose terminal we are."""
-
-    def __init__(self, *tokens, env):
-        self._ours, theirs = os.openpty()
-        os.set_blocking(self._ours, False)
-        command = [sys.executable, "-c", AT_TERMINAL, *map(str, tokens)]
-        self.process = subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True, close_fds=True
-        )
-        os.close(theirs)
-        self.text = ""
-
-    def type(self, keys):
-        os.write(self._ours, keys)
-
-    def see(self, pattern):
-        """Wait until something is seen; return what was seen since the last one."""
-        until = time.monotonic() + PATIENCE
-        while (match := re.search(pattern, self.text)) is None:
-            assert time.monotonic() < until, self.text
-            assert self._read(), f"it ended: {self.text}"
-        seen, self.text = self.text[: match.end()], self.text[match.end() :]
-        return seen
-
-    def end(self):
-        """Wait for the end; return the exit code and all that was still to be seen."""
-        while self._read():
-            pass
-        return self.process.wait(PATIENCE), self.text
-
-    def _read(self):
-        assert select.select([self._ours], [], [], PATIENCE)[0], f"silence after: {self.text}"
-        try:
-            found = os.read(self._ours, 65536)
-        except OSError:  # nobody has it open any more
-            return False
-        self.text += ANSI.sub("", found.decode(errors="replace")).replace("\r", "")
-        return bool(found)
-
-    def close(self):
-        self.process.kill()
-        self.process.wait(PATIENCE)
-        os.close(self._ours)
 
 
 @pytest.fixture
@@ -82,21 +31,11 @@ def env(served_platform, tmp_path):
         "PATH": f"{folder}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "TERM": "xterm",
-        "COLUMNS": "100",
         "RBIM_BASE_URL": served_platform[1],
         "RBIM_APP_ID": "app",
         "RBIM_APP_TOKEN": "the-token",
         "RBIM_USER_NAME": "admin",
     }
-
-
-@contextmanager
-def terminal(*tokens, env):
-    opened = Terminal(*tokens, env=env)
-    try:
-        yield opened
-    finally:
-        opened.close()
 
 
 def printed_command(text):
@@ -117,13 +56,14 @@ def test_ctrl_c_lets_requests_end_and_the_printed_command_does_the_rest(platform
     platform.requests.clear()
     platform.door.holding = True
 
-    with terminal("invite", file, "--chunk", "1", "--concurrency", "2", env=env) as shown:
+    with Terminal("invite", file, "--chunk", "1", "--concurrency", "2", env=env, columns=100) as shown:
         shown.see(r"journal: .*\n")
         shown.see("2 of 2 in flight")  # the bar is there
         shown.type(CTRL_C)
         shown.see(r"stopping: waiting for 2 requests in flight; Ctrl-C again to abandon them\n")
         platform.door.holding = False
-        code, text = shown.end()
+        code = shown.end()
+    text = shown.text
 
     assert code == JobExit.INTERRUPTED
     assert re.search(r"invited +2 .*\n +skipped +18 .* 18 not sent", text)
@@ -143,13 +83,14 @@ def test_two_ctrl_c_abandon_what_is_in_flight_and_the_printed_command_sends_it_a
     platform.door.holding = True
 
     tokens = ["--chunk", "1", "--concurrency", "2"]
-    with terminal("invite", file, *tokens, env=env) as shown:
+    with Terminal("invite", file, *tokens, env=env, columns=100) as shown:
         shown.see("2 of 2 in flight")
         shown.type(CTRL_C)
         shown.see("stopping: waiting for 2 requests in flight")
         shown.type(CTRL_C)
         shown.see("stopped at once: requests in flight may still take effect")
-        code, text = shown.end()
+        code = shown.end()
+    text = shown.text
 
     assert code == JobExit.INTERRUPTED
     assert re.search(r"unknown +2 ", text)
