@@ -14,6 +14,7 @@ prints. rbim runs as it is in production (SystemClock, threads, shared deadlines
 ``job``              one scenario, with ``job_checks``: its invariants
 ``inbox``            another one, with ``inbox_checks``, and ``deliveries`` between platform and receivers
 ``service``          a third one, with ``service_checks``
+``trio_inbox``       a receiver with its handlers on trio
 ``runner``           seeds in processes of their own, in turn; minimising
 ``record``           what was run, in docs/internals/proof/simulation.json
 ``planted_faults``   faults put into rbim on purpose, to see whether a scenario finds them

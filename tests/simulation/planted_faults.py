@@ -48,6 +48,12 @@ def used():
     return _uses
 
 
+def reached(times):
+    """Note that the faulty code was reached so often in another process."""
+    global _uses  # noqa: PLW0603  # one fault to a process
+    _uses += times
+
+
 def fault(scenario):
     """Make a function that plants a fault known by its name, for a scenario."""
 
@@ -534,3 +540,30 @@ def lost_inbox_not_noticed():
     from rbim.storage.in_place import InPlace
 
     replace(InPlace, "require", lambda self: None)  # noqa: ARG005
+
+
+# The inbox on trio: faults of the inbox once more.
+
+
+@fault("trio_inbox")
+def answered_before_it_is_stored_on_trio():
+    """A delivery is answered before its transaction."""
+    answered_before_it_is_stored()
+
+
+@fault("trio_inbox")
+def newest_first_on_trio():
+    """The newest event of a conversation is handled first."""
+    newest_first()
+
+
+@fault("trio_inbox")
+def failure_is_done_on_trio():
+    """An event whose handler failed is recorded as done."""
+    failure_is_done()
+
+
+@fault("trio_inbox")
+def retried_alone_is_buried_on_trio():
+    """What a process was handling when it died is buried."""
+    retried_alone_is_buried()

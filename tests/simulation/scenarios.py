@@ -20,6 +20,7 @@ MODULES = {
     "job": "JobScenario",
     "inbox": "InboxScenario",
     "service": "ServiceScenario",
+    "trio_inbox": "TrioInboxScenario",
 }
 """The class of each scenario; its module has the scenario's name."""
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="each seed runs 
 
 ROOT = Path(__file__).parents[2]
 
-EVERYDAY = {"job": "1,3,6", "inbox": "1-3,6,8", "service": "1,2,6,7"}
+EVERYDAY = {"job": "1,3,6", "inbox": "1-3,6,8", "service": "1,2,6,7", "trio_inbox": "1-3"}
 """Storms of everything at once, and some of the special situations."""
 
 FAILED = {
@@ -26,10 +26,10 @@ FAILED = {
 }
 """Every seed that ever failed."""
 
-TRACED = {"job": "1,6", "inbox": "16,24", "service": "3,6"}
+TRACED = {"job": "1,6", "inbox": "16,24", "service": "3,6", "trio_inbox": "2"}
 """Seeds with deaths, losses of power, stalled disks, callers that give up and a job beside them."""
 
-FOUND = {"intent-not-written": 1, "never-is-retried": 3, "failure-is-done": 1}
+FOUND = {"intent-not-written": 1, "never-is-retried": 3, "failure-is-done": 1, "newest-first-on-trio": 3}
 """A planted fault of each scenario, and a seed that finds it."""
 
 
