@@ -187,12 +187,6 @@ async def test_what_is_wrong_is_refused_before_anything_is_sent(options, match):
     assert platform.requests == []
 
 
-async def test_one_invitation_of_too_many_names_the_way_out():
-    async with client_of(box()) as client:
-        with pytest.raises(InvalidRequest, match=r"use groups\.invite_all, or rbim\.bulk"):
-            await client.groups.invite(group_id="g1", members=names(*range(51)))
-
-
 async def test_a_cancelled_caller_leaves_no_request_behind():
     began, ended = [], []
 
