@@ -98,31 +98,6 @@ def members(group):
 # ------------------------------------------------------------------------- commands that no other file tests
 
 
-def test_the_dialect_is_listed_and_explained(cli):
-    code, out, _ = cli("dialect", "--json")
-    rows = {row["field"]: row for row in json.loads(out)}
-    assert code == Exit.DONE
-    assert rows["members_shape"] | {"settles": "", "section": ""} == {
-        "field": "members_shape",
-        "part": "Client and emulator",
-        "default": "plain",
-        "choices": ["plain", "nested"],
-        "settles": "",
-        "section": "",
-        "grade": "M",
-    }
-    assert rows["already_so"]["default"]["DeleteGroup"] == ["900404"]
-    code, out, _ = cli("dialect")
-    assert code == Exit.DONE
-    assert re.findall(r"^  (\w+)$", out, re.MULTILINE) == list(rows)
-    assert max(map(len, out.splitlines())) <= 80
-    code, out, _ = cli("dialect", "allowed_roles", "zone")
-    assert code == Exit.DONE
-    assert re.findall(r"^  (\w+)$", out, re.MULTILINE) == ["allowed_roles", "zone"]
-    assert '      ModifyGroup=["administrator","creator"]\n' in out
-    assert max(map(len, out.splitlines())) <= 80
-
-
 def test_a_completion_has_every_command(cli):
     code, out, _ = cli("completion", "--shell", "fish", "--output", "rbim.fish")
     assert (code, "rbim.fish" in out) == (Exit.DONE, True)

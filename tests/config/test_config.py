@@ -431,25 +431,6 @@ def test_a_profile_that_is_nowhere_is_an_error_that_names_those_that_are(home):
         load("prod")
 
 
-@each_row(
-    "variable, text, says",
-    [
-        ("RBIM_TIMEOUT", "soon", f"RBIM_TIMEOUT: {NUMBER}, not 'soon'"),
-        ("RBIM_DEADLINE", "-1", f"RBIM_DEADLINE: {NUMBER}, not '-1'"),
-        ("RBIM_CONCURRENCY", "1.5", f"RBIM_CONCURRENCY: {WHOLE}, not '1.5'"),
-        ("RBIM_RATES", "50/s,fast", "RBIM_RATES: invalid rate 'fast': use 50/s, 600/min or 100/10s"),
-        ("RBIM_TRANSPORT", "aiohtp", "RBIM_TRANSPORT: 'aiohtp' is not a transport; did you mean aiohttp?"),
-    ],
-)
-def test_a_wrong_variable_is_named(monkeypatch, variable, text, says):
-    monkeypatch.setenv(variable, text)
-
-    with pytest.raises(InvalidRequest) as caught:
-        load()
-
-    assert (str(caught.value), caught.value.field) == (says, variable)
-
-
 @pytest.mark.parametrize("told", [{"app_tokn": TOKEN}, {"app_token": [TOKEN]}, {"app_token": ""}, {"timeout": "soon"}])
 def test_what_is_told_wrong_is_named(told):
     (name,) = told
@@ -541,13 +522,6 @@ def test_a_transport_whose_extra_is_missing_names_the_pip_command(monkeypatch):
     monkeypatch.delitem(sys.modules, "rbim.transports.httpx2", raising=False)
     with pytest.raises(ModuleNotFoundError, match=r"rbim\[httpx2\]"):
         load(base_url="http://x", app_id="app", app_token=TOKEN, transport="httpx2").client()
-
-
-def test_options_go_before_the_configuration():
-    credentials = Credentials(app_id="mine", app_token=TOKEN)
-    client = load().client(base_url="http://mine", credentials=credentials)
-    assert "of mine," in repr(client)
-    assert "of mine," in repr(load(base_url="http://x").client(signer=AppSigner(credentials)))
 
 
 @pytest.mark.parametrize("wrong", ["gopher://gw.example", "https://gw.example/2013-12-26"])

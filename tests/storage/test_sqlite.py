@@ -18,7 +18,7 @@ from attrs import evolve
 
 from helpers.tables import each_row
 from rbim import InvalidRequest
-from rbim.storage.sqlite import CommandFailure, Database, FileKind
+from rbim.storage.sqlite import Database, FileKind
 
 HERE = sys.modules[Database.__module__]
 
@@ -435,20 +435,6 @@ def test_commands_are_carried_out_in_order_in_one_transaction_which_is_in_the_fi
         assert numbers() == [3, 1, 2]
         database.commit([look])
     assert seen[2:] == [([3, 1, 2], 101.0)]
-
-
-def test_a_command_that_fails_is_undone_alone(database, numbers):
-    error = ValueError("a bad one")
-
-    def half():
-        pair(database, 9)
-        raise error
-
-    first, failure, second = database.commit([partial(pair, database, 1), half, partial(pair, database, 2)])
-    assert (first, second) == (1, 2)
-    assert isinstance(failure, CommandFailure)
-    assert failure.error is error
-    assert numbers() == [1, 2]
 
 
 def test_a_harmless_failure_has_nothing_made_again(path, numbers):
