@@ -16,11 +16,9 @@ from attrs import field, frozen
 from cyclopts import App, CycloptsError
 
 from helpers.serving import served
-from rbim.cli import Exit, build_app, run
+from rbim.cli import Exit, build_app
 from rbim.cli.context import make_client
 from rbim.cli.operations import flags_of, help_of
-from rbim.credentials import Credentials
-from rbim.emulator import Emulator
 from rbim.operations import catalogue
 from rbim.operations.base import Endpoint, Operation, operation
 from rbim.operations.call_tasks import CallPolicy, NoCallPolicy, Weekday, default_no_call_policies
@@ -37,32 +35,6 @@ TASK = {
     "--caller": "1000",
 }
 TASK_FLAGS = [token for pair in TASK.items() for token in pair]
-
-
-@pytest.fixture(scope="module")
-def served_platform():
-    emulator = Emulator(credentials=Credentials(app_id="app", app_token="the-token"))
-    emulator.never_logged_in("stranger")
-    with served(emulator.asgi) as url:
-        yield emulator, url
-
-
-@pytest.fixture
-def platform(served_platform, monkeypatch):
-    emulator, url = served_platform
-    configure(monkeypatch, RBIM_BASE_URL=url, RBIM_APP_ID="app", RBIM_APP_TOKEN="the-token")
-    return emulator
-
-
-@pytest.fixture
-def cli(capsys):
-    def call(*tokens):
-        code = run(tokens)
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture

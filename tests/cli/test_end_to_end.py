@@ -23,7 +23,6 @@ from rbim.emulator import Emulator
 from rbim.operations.base import fields_of
 from rbim.operations.catalogue import entries, namespaces
 
-COMMAND = [sys.executable, "-c", "from rbim.cli import main; main()"]
 TASK = """\
 bot_id = 7
 task_name = "外呼"
@@ -57,17 +56,6 @@ def reader(environment, tmp_path, bare_environment):
         bare_environment.setenv(name, value)
     bare_environment.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     bare_environment.chdir(tmp_path)
-
-
-@pytest.fixture
-def cli(capsys):
-    def call(*tokens):
-        code = run([*map(str, tokens)])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture

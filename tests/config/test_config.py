@@ -517,13 +517,6 @@ async def test_every_transport_can_be_named(name):
     assert type(client._shared.transport).__name__ == f"{name.capitalize()}Transport"
 
 
-def test_a_transport_whose_extra_is_missing_names_the_pip_command(monkeypatch):
-    monkeypatch.setitem(sys.modules, "httpx2", None)
-    monkeypatch.delitem(sys.modules, "rbim.transports.httpx2", raising=False)
-    with pytest.raises(ModuleNotFoundError, match=r"rbim\[httpx2\]"):
-        load(base_url="http://x", app_id="app", app_token=TOKEN, transport="httpx2").client()
-
-
 @pytest.mark.parametrize("wrong", ["gopher://gw.example", "https://gw.example/2013-12-26"])
 @pytest.mark.parametrize("key", ["base_url", "call_base_url"])
 def test_a_wrong_address_is_refused_where_it_stands(home, key, wrong):
