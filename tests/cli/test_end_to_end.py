@@ -9,7 +9,6 @@ import gc
 import io
 import json
 import re
-import socket
 import sys
 from pathlib import Path
 
@@ -331,13 +330,6 @@ def test_a_job_that_removes_says_how_many(typing, members, group):
 
 
 # ------------------------------------------------------------------------- what cannot be helped
-
-
-def test_a_port_that_is_taken_is_named(cli):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        for tokens in (["emulator"], ["callback", "serve", "--inbox", "events.db"]):
-            assert str(port) in complained(cli(*tokens, "--port", port))
 
 
 def test_a_namespace_of_somebody_elses_that_breaks_is_two_lines(cli, monkeypatch):

@@ -21,15 +21,15 @@ OTHER = "another-token-nobody-may-see"
 WHOLE = "a whole number from 1 to 2,147,483,647 is needed"
 NUMBER = "a number above 0, up to 2,147,483,647, is needed"
 
-# What each key may be: as TOML, as an environment variable's text, as told, and what it then is.
-SAID = {
-    "base_url": ('"http://%s.example"', "http://%s.example", "http://%s.example", "http://%s.example"),
-    "call_base_url": ('"http://%s.example"', "http://%s.example", "http://%s.example", "http://%s.example"),
-    "app_id": ('"app-%s"', "app-%s", "app-%s", "app-%s"),
-    "user_name": ('"boss-%s"', "boss-%s", "boss-%s", "boss-%s"),
-    "group_column": ('"g-%s"', "g-%s", "g-%s", "g-%s"),
-    "account_column": ('"a-%s"', "a-%s", "a-%s", "a-%s"),
-    "user_name_column": ('"u-%s"', "u-%s", "u-%s", "u-%s"),
+TEXTS = {  # what a key may be
+    "base_url": "http://%s.example",
+    "call_base_url": "http://%s.example",
+    "app_id": "app-%s",
+    "app_token": f"{TOKEN}-%s",
+    "user_name": "boss-%s",
+    "group_column": "g-%s",
+    "account_column": "a-%s",
+    "user_name_column": "u-%s",
 }
 TRANSPORTS = {"file": "aiohttp", "environment": "auto", "told": "asyncio"}
 NUMBERS = {"file": 3, "environment": 7, "told": 11}
@@ -79,9 +79,6 @@ def home(tmp_path, bare_environment):
 def said(key, layer, home):
     """Return what a layer may say of a key (as TOML, environment's text and told value) and what the setting then is."""
     number = NUMBERS[layer]
-    if key == "transport":
-        name = TRANSPORTS[layer]
-        return f'"{name}"', name, name, name
     if key == "concurrency":
         return str(number), str(number), number, number
     if key in {"timeout", "deadline"}:
@@ -92,9 +89,8 @@ def said(key, layer, home):
     if key == "callback_credentials_file":
         folder = home.file.parent if layer == "file" else Path()
         return f'"{layer}.json"', f"{layer}.json", Path(f"{layer}.json"), folder / f"{layer}.json"
-    if key == "app_token":
-        return f'"{TOKEN}-{layer}"', f"{TOKEN}-{layer}", f"{TOKEN}-{layer}", f"{TOKEN}-{layer}"
-    return tuple(form % layer for form in SAID[key])
+    text = TRANSPORTS[layer] if key == "transport" else TEXTS[key] % layer
+    return f'"{text}"', text, text, text
 
 
 def say(key, layer, home, monkeypatch):
