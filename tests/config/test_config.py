@@ -524,12 +524,3 @@ def test_a_wrong_address_is_refused_where_it_stands(home, key, wrong):
     file.unlink()
     with pytest.raises(InvalidRequest, match=f"^{key}: "):
         load(**{key: wrong})
-
-
-def test_a_value_that_a_client_refuses_is_named_with_its_source(home):
-    home.write(PROFILE.replace(":8883", ":8883/v7"))
-
-    with pytest.raises(InvalidRequest, match="without /v7") as caught:
-        load(dialect={"api_version": "v7"}).client()
-
-    assert caught.value.__notes__ == [f"base_url is from: {home.file}: profiles.test.base_url"]

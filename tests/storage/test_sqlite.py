@@ -283,18 +283,6 @@ def test_what_is_not_a_file_of_this_kind_is_refused_in_words_and_left_alone(tmp_
         pass
 
 
-def test_a_file_of_a_newer_schema_is_refused_and_the_newer_code_reads_it(path, numbers):
-    with opened(path, evolve(KIND, schema=STEPS)) as database:
-        database.commit(pairs(database, 1))
-    assert refused(path) == "its schema has version 3, and this rbim knows 1 at most: update rbim"
-    assert (
-        refused(path, evolve(KIND, schema=STEPS[:2]))
-        == "its schema has version 3, and this rbim knows 2 at most: update rbim"
-    )
-    with opened(path, evolve(KIND, schema=STEPS)):
-        assert numbers() == [1]
-
-
 # ---------------------------------------------------------------------------------------- migrating
 
 
