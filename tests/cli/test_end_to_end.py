@@ -18,6 +18,7 @@ from helpers.commands import commands, leaves
 from helpers.serving import emulator_served
 from rbim.cli import run
 from rbim.cli.exit_codes import Exit, JobExit
+from rbim.cli.global_flags import GlobalFlags, split_global_flags
 from rbim.emulator import Emulator
 from rbim.operations.base import fields_of
 from rbim.operations.catalogue import entries, namespaces
@@ -248,6 +249,7 @@ class DropList(GroupOperation[Success]):
     file: str = ""
     json: bool = False
     yes: int = 0
+    profile: str = ""
 
 class Lists(Namespace):
     "Lists."
@@ -267,6 +269,11 @@ def test_an_operation_of_ones_own_asks_too_and_its_fields_go_before_our_flags(cl
         assert err.endswith("To skip the confirmation: rbim lists drop --name blue --yes 3 --rbim-yes\n")
         code, _, err = cli("lists", "drop", "--rbim-file", "x.toml", "--rbim-yes")
         assert (code, "DropList: code " in err) == (Exit.REFUSED, True)
+        words = ["lists", "drop", "--name", "blue", "--rbim-yes", "--profile", "flat"]
+        assert split_global_flags(words) == (GlobalFlags(words=tuple(words)), words)
+        code, _, err = cli(*words)
+        assert (code, "DropList: code " in err) == (Exit.REFUSED, True)
+        assert "nobody" in complained(cli("--profile", "nobody", *words))  # before the command it is ours
     finally:
         vars(sys.modules.pop("own_lists")).clear()  # lest a function that lives on keeps the namespace
         gc.collect()

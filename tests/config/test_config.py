@@ -506,13 +506,6 @@ def test_limits_and_transport_are_as_the_profile_says(home):
     assert made[1]["transport"] == "httpx"
 
 
-@pytest.mark.parametrize("name", ["httpx", "httpx2", "aiohttp", "asyncio"])
-async def test_every_transport_can_be_named(name):
-    client = load(base_url="http://x", app_id="app", app_token=TOKEN, transport=name).client()
-
-    assert type(client._shared.transport).__name__ == f"{name.capitalize()}Transport"
-
-
 @pytest.mark.parametrize("wrong", ["gopher://gw.example", "https://gw.example/2013-12-26"])
 @pytest.mark.parametrize("key", ["base_url", "call_base_url"])
 def test_a_wrong_address_is_refused_where_it_stands(home, key, wrong):
