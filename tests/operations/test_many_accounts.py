@@ -28,11 +28,6 @@ from rbim import (
 from rbim.operations.groups import PARALLEL
 
 
-@pytest.fixture(params=["asyncio", "trio"], scope="module")
-def anyio_backend(request):
-    return request.param
-
-
 class Platform:
     """A sender that answers each request by its first account: with an answer, or with an error to raise."""
 
