@@ -403,16 +403,7 @@ def test_an_entry_is_as_long_as_it_was_sent():
     [("start_date", "20260105"), ("end_date", "2026-W02-1"), ("bot_id", True), ("bot_id", 1.5), ("bot_id", "\u0667")],
 )
 def test_a_request_is_read_as_strictly_as_the_platform_describes_it(key, value):
-    document = {
-        "bot_id": "7",
-        "task_name": "a",
-        "start_date": "2026-01-05",
-        "end_date": "2026-01-05",
-        "max_concurrent": 1,
-        "min_concurrent": 1,
-        "isrecord": 0,
-        "caller": "1",
-    }
+    document = body(task()) | {"bot_id": "7"}
     converter = make_converter(CHINA, MembersShape.PLAIN)
     assert converter.structure(document, CreateCallTask).bot_id == 7
     with pytest.raises(ValueError, match=r"is needed, not|Invalid isoformat"):

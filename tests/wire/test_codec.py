@@ -1,7 +1,7 @@
 """Operations to requests, responses to answers or errors: addresses, headers, statuses, codes."""
 
 import json
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
@@ -9,6 +9,7 @@ from attrs import field, frozen
 from hypothesis import given, settings, strategies as st
 
 from helpers.fixed_clock import FixedClock
+from helpers.strategies import LEAST
 from helpers.tables import each_row
 from rbim import (
     CODES,
@@ -63,15 +64,7 @@ def make(base_url="https://host:8883", *, app_id="app", call_base_url=None, hook
 DELETE = DeleteGroup(group_id="g1")
 INVITE = InviteJoinGroup(group_id="g1", members=["1001"])
 CREATE = CreateGroup(name="a", type=GroupType.VIP)
-TASK = CreateCallTask(
-    bot_id=1,
-    task_name="a",
-    start_date=date(2026, 1, 5),
-    end_date=date(2026, 1, 9),
-    max_concurrent=1,
-    min_concurrent=1,
-    caller="1",
-)
+TASK = CreateCallTask(**LEAST)
 
 
 def decode(op=DELETE, status=200, body=b"", codec=None, **headers):

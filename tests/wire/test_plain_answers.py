@@ -21,10 +21,6 @@ def make():
     return Codec(app_id="app", base_url="https://host:8883", dialect=Dialect(), clock=FixedClock())
 
 
-def decode(op, body, codec):
-    return codec.decode(op, Response(200, {}, body))
-
-
 DELETE = DeleteGroup(group_id="g1")
 INVITE = InviteJoinGroup(group_id="g1", members=["1001"])
 CREATE = CreateGroup(name="a", type=GroupType.VIP)
@@ -74,7 +70,7 @@ def test_what_came_before_changes_no_answer(exchanges):
 def test_answers_of_the_same_bytes_share_nothing_that_can_be_changed(body, extra):
     codec = make()
     for _ in range(3):
-        answer = decode(INVITE, body, codec)
+        answer = codec.decode(INVITE, Response(200, {}, body))
         assert (answer, answer.extra) == (Invited(invited=("1001",), extra=extra), extra)
         for value in answer.extra.values():
             if isinstance(value, list):
