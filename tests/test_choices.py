@@ -69,39 +69,20 @@ def test_a_field_can_be_chosen_in_a_file(name, table, file):
 
 
 @each_row("name", FIELDS)
-def test_a_field_can_be_chosen_by_the_variable(name, bare):
+def test_a_field_can_be_chosen_by_the_variable_by_a_flag_and_in_a_program(name, bare):
+    document = dialect_with(name).to_document()[name]
+    for config in (
+        by_flags(f"--dialect={text_of(name)}"),
+        by_flags("--dialect", text_of(name)),
+        load(dialect={name: document}),
+        load(dialect={name: document if isinstance(document, dict) else other(name)}),
+    ):
+        assert (config.dialect, config.values[f"dialect.{name}"].source) == (dialect_with(name), "argument")
     bare.setenv("RBIM_DIALECT", text_of(name))
-
     config = load()
-
-    assert config.dialect == dialect_with(name)
-    assert config.values[f"dialect.{name}"].source == "RBIM_DIALECT"
+    assert (config.dialect, config.values[f"dialect.{name}"].source) == (dialect_with(name), "RBIM_DIALECT")
     client = AsyncClient.from_env(base_url="http://a", credentials=CREDENTIALS)
     assert client.dialect == dialect_with(name)
-
-
-@each_row("name", FIELDS)
-def test_a_field_can_be_chosen_by_a_flag(name):
-    config = by_flags(f"--dialect={text_of(name)}")
-
-    assert config.dialect == by_flags("--dialect", text_of(name)).dialect == dialect_with(name)
-    assert config.values[f"dialect.{name}"].source == "argument"
-
-
-def test_all_fields_can_be_chosen_at_once(bare):
-    every = Dialect(**{name: other(name) for name in FIELDS})
-    bare.setenv("RBIM_DIALECT", text_of(*FIELDS))
-    assert load().dialect == every
-    bare.delenv("RBIM_DIALECT")
-    assert by_flags(*(token for name in FIELDS for token in ("--dialect", text_of(name)))).dialect == every
-
-
-@each_row("name", FIELDS)
-def test_a_field_can_be_chosen_in_a_program(name):
-    document = dialect_with(name).to_document()[name]
-    assert load(dialect={name: document}).dialect == dialect_with(name)
-    if not isinstance(document, dict):
-        assert load(dialect={name: other(name)}).dialect == dialect_with(name)
 
 
 @each_row("name", FIELDS)

@@ -1,4 +1,4 @@
-"""Emulated time, by hand and by itself, and the machine's own clock."""
+"""Emulated time, by hand and by itself."""
 
 from datetime import UTC, datetime
 

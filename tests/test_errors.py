@@ -10,7 +10,6 @@ import pytest
 from helpers.paths import ROOT
 from helpers.tables import each_row
 from rbim import errors
-from rbim._support.text import excerpt
 from rbim.errors import (
     AnswerTooLarge,
     ApiError,
@@ -217,6 +216,13 @@ def test_an_error_says_operation_attempts_and_outcome():
         (Throttled(code="160001"), "code 160001"),
         (ServerTrouble("x"), "no code: x"),
         (ProtocolError("not JSON", status=502, body=b"<html>\n"), "HTTP 502, not JSON: '<html>'"),
+        (
+            ProtocolError("why", body=b" \x1b[31m\x00 \r\n\t " + "研发".encode() + b"\xff"),
+            "why: '\ufffd[31m\ufffd 研发\ufffd'",
+        ),
+        (ProtocolError("why", body=b"x" * 120), f"why: '{'x' * 120}'"),
+        (ProtocolError("why", body=b"x" * 1_000_000), f"why: '{'x' * 120}...'"),
+        (ProtocolError("why", body=b" " * 1000 + b"x"), "why: '...'"),
         (ProtocolError("an empty answer", status=200), "HTTP 200, an empty answer"),
         (ProtocolError("why"), "why"),
         (AnswerTooLarge("more than 8 bytes", limit=8), "more than 8 bytes"),
@@ -224,23 +230,3 @@ def test_an_error_says_operation_attempts_and_outcome():
 )
 def test_what_an_answer_becomes_in_words(error, text):
     assert str(error) == text
-
-
-@each_row(
-    "body, shown",
-    [
-        (b"", "''"),
-        (b"plain", "'plain'"),
-        (b" a \r\n\t b ", "'a b'"),
-        ("研发".encode(), "'研发'"),
-        (b"\x1b[31m\x00", "'\ufffd[31m\ufffd'"),
-        (b"\xff", "'\ufffd'"),
-        (b"x" * 120, f"'{'x' * 120}'"),
-        (b"x" * 121, f"'{'x' * 120}...'"),
-        (b"x" * 1_000_000, f"'{'x' * 120}...'"),
-        (b" " * 1000 + b"x", "'...'"),
-    ],
-)
-def test_an_excerpt_is_one_printable_line_of_at_most_120_characters(body, shown):
-    assert excerpt(body) == shown
-    assert excerpt(body).isprintable()

@@ -16,11 +16,9 @@ from attrs import field, frozen
 from cyclopts import App, CycloptsError
 
 from helpers.serving import served
-from rbim.cli import Exit, build_app, run
+from rbim.cli import Exit, build_app
 from rbim.cli.context import make_client
 from rbim.cli.operations import flags_of, help_of
-from rbim.credentials import Credentials
-from rbim.emulator import Emulator
 from rbim.operations import catalogue
 from rbim.operations.base import Endpoint, Operation, operation
 from rbim.operations.call_tasks import CallPolicy, NoCallPolicy, Weekday, default_no_call_policies
@@ -39,32 +37,6 @@ TASK = {
 TASK_FLAGS = [token for pair in TASK.items() for token in pair]
 
 
-@pytest.fixture(scope="module")
-def served_platform():
-    emulator = Emulator(credentials=Credentials(app_id="app", app_token="the-token"))
-    emulator.never_logged_in("stranger")
-    with served(emulator.asgi) as url:
-        yield emulator, url
-
-
-@pytest.fixture
-def platform(served_platform, monkeypatch):
-    emulator, url = served_platform
-    configure(monkeypatch, RBIM_BASE_URL=url, RBIM_APP_ID="app", RBIM_APP_TOKEN="the-token")
-    return emulator
-
-
-@pytest.fixture
-def cli(capsys):
-    def call(*tokens):
-        code = run(tokens)
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return code, out, err
-
-    return call
-
-
 @pytest.fixture
 def group(platform, cli):
     code, out, _ = cli("groups", "create", "--name", "产品公告", "--type", "vip", "--json")
@@ -72,13 +44,6 @@ def group(platform, cli):
     made = json.loads(out)["group_id"]
     assert made in platform.state.groups
     return made
-
-
-def configure(monkeypatch, **variables):
-    for name in ("RBIM_BASE_URL", "RBIM_APP_ID", "RBIM_APP_TOKEN", "RBIM_APP_TOKEN_FILE", "RBIM_USER_NAME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
 
 
 def weekly(day):
@@ -120,9 +85,10 @@ def test_every_operation_is_a_command_with_a_flag_for_every_field(cli):
         ('"some"', Exit.UNKNOWN, {"invited": [], "unknown": ["a", "b", "c"], "fails": 1}),
     ],
 )
+@pytest.mark.usefixtures("platform")
 def test_an_invitation_says_who_was_invited_and_who_may_not_have_been(cli, monkeypatch, fails, code, lists):
     with RawServer(reply(f'{{"statusCode":"000000","fails":{fails}}}'.encode())) as server:
-        configure(monkeypatch, RBIM_BASE_URL=server.url(), RBIM_APP_ID="app", RBIM_APP_TOKEN="the-token")
+        monkeypatch.setenv("RBIM_BASE_URL", server.url())
         invitation = ("groups", "invite", "g1", "--members", "a", "b", "c")
         done, out, err = cli(*invitation, "--json")
         assert (done, "unknown: " in err) == (code, code != 0)

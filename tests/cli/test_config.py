@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import os
 import re
 import sys
 import threading
-from importlib import import_module
 
 import pytest
 from rich.console import Console
 
 from helpers.dialects import FIELDS
 from helpers.serving import served
-from rbim.cli import Exit, build_app, global_flags as everywhere, run
+from rbim.cli import Exit, run
 from rbim.cli.errors import REPORTING
 from rbim.cli.global_flags import GlobalFlags, split_global_flags
 from rbim.config import KEYS
 from rbim.credentials import Credentials
 from rbim.emulator import Emulator
-from rbim.operations import catalogue
 from rbim.operations.groups import CreateGroup, InviteJoinGroup, QueryGroupDetail
 from rbim.transports.asyncio.transport import AsyncioTransport
 
@@ -222,43 +219,6 @@ def test_a_wrong_flag_is_said_in_two_lines(cli, tokens, says):
     assert cli(*tokens) == (Exit.USAGE, "", f"rbim: {says}\nSee: rbim --help\n")
 
 
-SOMEBODY_ELSES = """
-from __future__ import annotations
-from attrs import field, frozen
-from rbim.operations.groups import GroupOperation, Success
-from rbim.operations import Method, Namespace, operation, text
-
-@operation("ShelveGroup")
-@frozen(kw_only=True)
-class ShelveGroup(GroupOperation[Success]):
-    "Put a group on a shelf."
-    group_id: str = field(validator=text())
-    profile: str = "none"
-
-class Shelves(Namespace):
-    "Where groups rest."
-    put = Method(ShelveGroup)
-"""
-
-
-@pytest.mark.usefixtures("platform")
-def test_an_operations_own_flag_of_such_a_name_stays_with_it(profile, cli, folder, monkeypatch):
-    (folder / "shelves.py").write_text(SOMEBODY_ELSES, encoding="utf-8")
-    monkeypatch.syspath_prepend(folder)
-    profile()
-    import_module("shelves")
-    try:
-        words = ["shelves", "put", "g1", "--profile", "x"]
-        assert split_global_flags(words) == (GlobalFlags(words=tuple(words)), words)
-        code, _, err = cli("--profile", "test", "shelves", "put", "g1", "--profile", "flat")
-        assert code == Exit.REFUSED, err
-        assert "ShelveGroup" in err
-    finally:
-        vars(sys.modules.pop("shelves")).clear()  # lest a function that lives on keeps the namespace
-        gc.collect()
-    assert "shelves" not in catalogue.namespaces()
-
-
 # ------------------------------------------------------------------------------ --debug
 
 
@@ -436,17 +396,6 @@ def test_a_transport_whose_extra_is_missing_is_one_line(profile, cli, monkeypatc
 
 
 # ------------------------------------------------------------------------------ help, at once
-
-
-def test_the_front_page_names_every_command_and_every_flag(cli):
-    _, page, _ = cli("--help")
-
-    assert cli() == cli("-h") == (Exit.DONE, page, "")
-    named = set(re.findall(r"^  ([a-z]+) ", page, re.MULTILINE))
-    assert {name for name in build_app() if not name.startswith("-")} == named - {"rbim"}
-    for name in (*everywhere.FLAGS, *everywhere.SWITCHES, "help"):
-        assert f"--{name}" in page
-    assert max(map(len, page.splitlines())) <= 80
 
 
 # ------------------------------------------------------------------------------ pydantic

@@ -90,6 +90,7 @@ def test_a_command_takes_every_field(flags, made, command, tmp_path, capsys):
 def test_the_list_has_every_field_and_every_rule(capsys):
     assert run(["dialect"]) == Exit.DONE
     page = capsys.readouterr().out
+    assert max(map(len, page.splitlines())) <= 80
     assert run(["dialect", "--json"]) == Exit.DONE
     rows = json.loads(capsys.readouterr().out)
     names = [gap.name for kind in (Dialect, Rules) for gap in kind.gaps()]
@@ -98,6 +99,10 @@ def test_the_list_has_every_field_and_every_rule(capsys):
         default = row["default"]
         kind = Rules if row["part"] == "Rules of the emulator" else Dialect
         assert kind.from_document({row["field"]: default}) == kind(), row["field"]
+    shape = next(row for row in rows if row["field"] == "members_shape")
+    known = {"part": "Client and emulator", "default": "plain", "choices": ["plain", "nested"], "grade": "M"}
+    assert shape.items() >= known.items()
+    assert shape.keys() == {"field", "settles", "section", *known}
 
 
 def test_one_field_is_shown_with_all_of_its_default(capsys):
@@ -106,6 +111,8 @@ def test_one_field_is_shown_with_all_of_its_default(capsys):
     assert 'InviteJoinGroup=["590017"]' in page
     assert "Interface description: Errors. Evidence grade: G" in page
     assert "apply=TEAM_APPLY" in page
+    assert re.findall(r"^  (\w+)$", page, re.MULTILINE) == ["already_so", "notifications"]
+    assert max(map(len, page.splitlines())) <= 80
     assert run(["dialect", "memberz_shape"]) == Exit.USAGE
     assert "did you mean members_shape?" in capsys.readouterr().err
 

@@ -9,7 +9,6 @@ import gc
 import io
 import json
 import re
-import socket
 import sys
 from pathlib import Path
 
@@ -19,11 +18,11 @@ from helpers.commands import commands, leaves
 from helpers.serving import emulator_served
 from rbim.cli import run
 from rbim.cli.exit_codes import Exit, JobExit
+from rbim.cli.global_flags import GlobalFlags, split_global_flags
 from rbim.emulator import Emulator
 from rbim.operations.base import fields_of
 from rbim.operations.catalogue import entries, namespaces
 
-COMMAND = [sys.executable, "-c", "from rbim.cli import main; main()"]
 TASK = """\
 bot_id = 7
 task_name = "外呼"
@@ -60,17 +59,6 @@ def reader(environment, tmp_path, bare_environment):
 
 
 @pytest.fixture
-def cli(capsys):
-    def call(*tokens):
-        code = run([*map(str, tokens)])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return code, out, err
-
-    return call
-
-
-@pytest.fixture
 def document(cli):
     """Run a command that must succeed with ``--json``; return what it prints."""
 
@@ -96,31 +84,6 @@ def members(group):
 
 
 # ------------------------------------------------------------------------- commands that no other file tests
-
-
-def test_the_dialect_is_listed_and_explained(cli):
-    code, out, _ = cli("dialect", "--json")
-    rows = {row["field"]: row for row in json.loads(out)}
-    assert code == Exit.DONE
-    assert rows["members_shape"] | {"settles": "", "section": ""} == {
-        "field": "members_shape",
-        "part": "Client and emulator",
-        "default": "plain",
-        "choices": ["plain", "nested"],
-        "settles": "",
-        "section": "",
-        "grade": "M",
-    }
-    assert rows["already_so"]["default"]["DeleteGroup"] == ["900404"]
-    code, out, _ = cli("dialect")
-    assert code == Exit.DONE
-    assert re.findall(r"^  (\w+)$", out, re.MULTILINE) == list(rows)
-    assert max(map(len, out.splitlines())) <= 80
-    code, out, _ = cli("dialect", "allowed_roles", "zone")
-    assert code == Exit.DONE
-    assert re.findall(r"^  (\w+)$", out, re.MULTILINE) == ["allowed_roles", "zone"]
-    assert '      ModifyGroup=["administrator","creator"]\n' in out
-    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_a_completion_has_every_command(cli):
@@ -286,6 +249,7 @@ class DropList(GroupOperation[Success]):
     file: str = ""
     json: bool = False
     yes: int = 0
+    profile: str = ""
 
 class Lists(Namespace):
     "Lists."
@@ -305,6 +269,11 @@ def test_an_operation_of_ones_own_asks_too_and_its_fields_go_before_our_flags(cl
         assert err.endswith("To skip the confirmation: rbim lists drop --name blue --yes 3 --rbim-yes\n")
         code, _, err = cli("lists", "drop", "--rbim-file", "x.toml", "--rbim-yes")
         assert (code, "DropList: code " in err) == (Exit.REFUSED, True)
+        words = ["lists", "drop", "--name", "blue", "--rbim-yes", "--profile", "flat"]
+        assert split_global_flags(words) == (GlobalFlags(words=tuple(words)), words)
+        code, _, err = cli(*words)
+        assert (code, "DropList: code " in err) == (Exit.REFUSED, True)
+        assert "nobody" in complained(cli("--profile", "nobody", *words))  # before the command it is ours
     finally:
         vars(sys.modules.pop("own_lists")).clear()  # lest a function that lives on keeps the namespace
         gc.collect()
@@ -368,13 +337,6 @@ def test_a_job_that_removes_says_how_many(typing, members, group):
 
 
 # ------------------------------------------------------------------------- what cannot be helped
-
-
-def test_a_port_that_is_taken_is_named(cli):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        for tokens in (["emulator"], ["callback", "serve", "--inbox", "events.db"]):
-            assert str(port) in complained(cli(*tokens, "--port", port))
 
 
 def test_a_namespace_of_somebody_elses_that_breaks_is_two_lines(cli, monkeypatch):

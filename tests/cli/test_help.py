@@ -19,6 +19,7 @@ from rbim import RbimError, Throttled
 from rbim.cli import build_app, run
 from rbim.cli.exit_codes import Exit
 from rbim.cli.front_page import COMMANDS
+from rbim.cli.global_flags import FLAGS, SWITCHES
 from rbim.cli.help import PAGES
 
 SNAPSHOT = Path(__file__).parent / "snapshots" / "help.txt"
@@ -84,8 +85,14 @@ def test_every_argument_and_flag_of_every_command_has_help():
         assert without == [], command
 
 
-def test_the_front_page_has_every_command_in_a_section_and_all_exit_codes():
+def test_the_front_page_has_every_command_in_a_section_every_flag_and_all_exit_codes(capsys):
     text = page("", 80)
+    for words in ([], ["-h"], ["--help"]):
+        assert run(words) == Exit.DONE
+        assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == text.splitlines()
+    assert {name for name in whole_app() if not name.startswith("-")} == {*COMMANDS, "groups", "calls"}
+    for name in (*FLAGS, *SWITCHES, "help"):
+        assert f"--{name}" in text
     for name in [*COMMANDS, "groups", "calls"]:
         assert len(re.findall(rf"^  {name} ", text, re.MULTILINE)) == 1
     told = dict(re.findall(r"^  (\d+) +(.*(?:\n {7}.*)*)$", text, re.MULTILINE))

@@ -11,7 +11,6 @@ import pytest
 from helpers.serving import served
 from rbim.cli import Exit, run
 from rbim.emulator import Emulator
-from rbim.emulator.faults import Fault, Status
 from rbim.testing.conformance.server import RawServer, reply
 
 CREATE = ("groups", "create", "--name", "x", "--type", "vip")
@@ -51,40 +50,31 @@ def failed(capsys):
     return call
 
 
-def test_a_page_of_something_in_between_says_where_to_look(environment, failed):
-    with RawServer(reply(b"<html>no route</html>", "404 Not Found", "Server: nginx")) as server:
-        environment.setenv("RBIM_BASE_URL", server.url())
-        code, error, _ = failed(*CREATE)
-    assert (code, error["class"], error["outcome"]) == (Exit.REFUSED, "IntermediaryError", "refused")
-    assert (error["status"], error["docs"]) == (404, "errors#intermediaryerror")
-    assert (
-        error["hint"]
-        == "Nothing was done: check the base URL and the proxy; `rbim doctor` shows the way that requests take."
-    )
-
-
-def test_a_refusal_has_its_class_code_status_and_place_in_the_documentation(environment, failed):
-    with RawServer(reply('{"statusCode":"112345","statusMsg":"群组 不允许"}'.encode())) as server:
-        environment.setenv("RBIM_BASE_URL", server.url())
-        code, error, err = failed(*CREATE)
-    assert (code, error["class"], error["outcome"]) == (Exit.REFUSED, "ApiError", "refused")
-    assert (error["code"], error["status"], error["docs"]) == ("112345", 200, "errors#apierror")
-    assert "群组 不允许" in error["message"]
-    assert err.splitlines()[0] == f"rbim: {error['message']}"
-    assert err.splitlines()[-1] == f"See: rbim help {error['docs']}"
+REFUSAL = '{"statusCode":"112345","statusMsg":"群组 不允许"}'.encode()
+LOOK = "Nothing was done: check the base URL and the proxy; `rbim doctor` shows the way that requests take."
 
 
 @pytest.mark.parametrize(
-    ("fault", "code", "kind", "outcome", "status"),
+    ("answer", "kind", "outcome", "code", "status", "words"),
     [
-        (Status(503), Exit.UNKNOWN, "IntermediaryError", "unknown", 503),
-        (Status(429, retry_after=600), Exit.REFUSED, "Throttled", "refused", 429),
+        (reply(b"<html>no route</html>", "404 Not Found", "Server: nginx"), "IntermediaryError", "refused", None, 404, LOOK),
+        (reply(REFUSAL), "ApiError", "refused", "112345", 200, "群组 不允许"),
+        (reply(b"", "503 Busy"), "IntermediaryError", "unknown", None, 503, "check its state before repeating"),
+        (reply(b"", "429 Slow", "Retry-After: 600"), "Throttled", "refused", None, 429, "HTTP 429"),
     ],
+    ids=["a page", "a refusal", "an outage", "throttled"],
 )
-def test_the_outcome_is_that_of_the_call(fault, code, kind, outcome, status, platform, failed):
-    platform.faults.add(Fault(effect=fault, operation="CreateGroup"))
-    found, error, err = failed(*CREATE)
-    assert (found, error["class"], error["outcome"], error["status"]) == (code, kind, outcome, status)
+def test_an_error_has_its_class_outcome_code_status_and_place_in_the_documentation(
+    environment, failed, answer, kind, outcome, code, status, words
+):
+    with RawServer(answer) as server:
+        environment.setenv("RBIM_BASE_URL", server.url())
+        exit_code, error, err = failed(*CREATE)
+    assert exit_code == (Exit.UNKNOWN if outcome == "unknown" else Exit.REFUSED)
+    assert (error["class"], error["outcome"], error["code"], error["status"]) == (kind, outcome, code, status)
+    assert error["docs"] == f"errors#{kind.lower()}"
+    assert words in f"{error['message']} {error['hint']}"
+    assert err.splitlines()[0] == f"rbim: {error['message']}"
     assert (error["hint"] or "") in err
 
 

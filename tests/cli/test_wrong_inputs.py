@@ -163,9 +163,8 @@ def world():
             words = shlex.split(line.replace("PORT", port).replace("CLOSED", closed))
             at = words.index("rbim")
             given = dict(word.split("=", 1) for word in words[:at])
-            absent = dict.fromkeys([given.pop("WITHOUT")] if "WITHOUT" in given else [])
             out = io.StringIO()
-            with patch.dict(os.environ, given), patch.dict(sys.modules, absent), redirect_stdout(out), redirect_stderr(out):
+            with patch.dict(os.environ, given), redirect_stdout(out), redirect_stderr(out):
                 code = run(words[at + 1 :])
             text = out.getvalue().replace(f"{folder}/", "").replace(str(folder), ".").replace(port, "PORT")
             return code, text.replace(closed, "CLOSED").replace(f"{datetime.now(CHINA):%Y-%m-%d}", "TODAY")

@@ -21,15 +21,15 @@ OTHER = "another-token-nobody-may-see"
 WHOLE = "a whole number from 1 to 2,147,483,647 is needed"
 NUMBER = "a number above 0, up to 2,147,483,647, is needed"
 
-# What each key may be: as TOML, as an environment variable's text, as told, and what it then is.
-SAID = {
-    "base_url": ('"http://%s.example"', "http://%s.example", "http://%s.example", "http://%s.example"),
-    "call_base_url": ('"http://%s.example"', "http://%s.example", "http://%s.example", "http://%s.example"),
-    "app_id": ('"app-%s"', "app-%s", "app-%s", "app-%s"),
-    "user_name": ('"boss-%s"', "boss-%s", "boss-%s", "boss-%s"),
-    "group_column": ('"g-%s"', "g-%s", "g-%s", "g-%s"),
-    "account_column": ('"a-%s"', "a-%s", "a-%s", "a-%s"),
-    "user_name_column": ('"u-%s"', "u-%s", "u-%s", "u-%s"),
+TEXTS = {  # what a key may be
+    "base_url": "http://%s.example",
+    "call_base_url": "http://%s.example",
+    "app_id": "app-%s",
+    "app_token": f"{TOKEN}-%s",
+    "user_name": "boss-%s",
+    "group_column": "g-%s",
+    "account_column": "a-%s",
+    "user_name_column": "u-%s",
 }
 TRANSPORTS = {"file": "aiohttp", "environment": "auto", "told": "asyncio"}
 NUMBERS = {"file": 3, "environment": 7, "told": 11}
@@ -79,9 +79,6 @@ def home(tmp_path, bare_environment):
 def said(key, layer, home):
     """Return what a layer may say of a key (as TOML, environment's text and told value) and what the setting then is."""
     number = NUMBERS[layer]
-    if key == "transport":
-        name = TRANSPORTS[layer]
-        return f'"{name}"', name, name, name
     if key == "concurrency":
         return str(number), str(number), number, number
     if key in {"timeout", "deadline"}:
@@ -92,9 +89,8 @@ def said(key, layer, home):
     if key == "callback_credentials_file":
         folder = home.file.parent if layer == "file" else Path()
         return f'"{layer}.json"', f"{layer}.json", Path(f"{layer}.json"), folder / f"{layer}.json"
-    if key == "app_token":
-        return f'"{TOKEN}-{layer}"', f"{TOKEN}-{layer}", f"{TOKEN}-{layer}", f"{TOKEN}-{layer}"
-    return tuple(form % layer for form in SAID[key])
+    text = TRANSPORTS[layer] if key == "transport" else TEXTS[key] % layer
+    return f'"{text}"', text, text, text
 
 
 def say(key, layer, home, monkeypatch):
@@ -431,25 +427,6 @@ def test_a_profile_that_is_nowhere_is_an_error_that_names_those_that_are(home):
         load("prod")
 
 
-@each_row(
-    "variable, text, says",
-    [
-        ("RBIM_TIMEOUT", "soon", f"RBIM_TIMEOUT: {NUMBER}, not 'soon'"),
-        ("RBIM_DEADLINE", "-1", f"RBIM_DEADLINE: {NUMBER}, not '-1'"),
-        ("RBIM_CONCURRENCY", "1.5", f"RBIM_CONCURRENCY: {WHOLE}, not '1.5'"),
-        ("RBIM_RATES", "50/s,fast", "RBIM_RATES: invalid rate 'fast': use 50/s, 600/min or 100/10s"),
-        ("RBIM_TRANSPORT", "aiohtp", "RBIM_TRANSPORT: 'aiohtp' is not a transport; did you mean aiohttp?"),
-    ],
-)
-def test_a_wrong_variable_is_named(monkeypatch, variable, text, says):
-    monkeypatch.setenv(variable, text)
-
-    with pytest.raises(InvalidRequest) as caught:
-        load()
-
-    assert (str(caught.value), caught.value.field) == (says, variable)
-
-
 @pytest.mark.parametrize("told", [{"app_tokn": TOKEN}, {"app_token": [TOKEN]}, {"app_token": ""}, {"timeout": "soon"}])
 def test_what_is_told_wrong_is_named(told):
     (name,) = told
@@ -529,27 +506,6 @@ def test_limits_and_transport_are_as_the_profile_says(home):
     assert made[1]["transport"] == "httpx"
 
 
-@pytest.mark.parametrize("name", ["httpx", "httpx2", "aiohttp", "asyncio"])
-async def test_every_transport_can_be_named(name):
-    client = load(base_url="http://x", app_id="app", app_token=TOKEN, transport=name).client()
-
-    assert type(client._shared.transport).__name__ == f"{name.capitalize()}Transport"
-
-
-def test_a_transport_whose_extra_is_missing_names_the_pip_command(monkeypatch):
-    monkeypatch.setitem(sys.modules, "httpx2", None)
-    monkeypatch.delitem(sys.modules, "rbim.transports.httpx2", raising=False)
-    with pytest.raises(ModuleNotFoundError, match=r"rbim\[httpx2\]"):
-        load(base_url="http://x", app_id="app", app_token=TOKEN, transport="httpx2").client()
-
-
-def test_options_go_before_the_configuration():
-    credentials = Credentials(app_id="mine", app_token=TOKEN)
-    client = load().client(base_url="http://mine", credentials=credentials)
-    assert "of mine," in repr(client)
-    assert "of mine," in repr(load(base_url="http://x").client(signer=AppSigner(credentials)))
-
-
 @pytest.mark.parametrize("wrong", ["gopher://gw.example", "https://gw.example/2013-12-26"])
 @pytest.mark.parametrize("key", ["base_url", "call_base_url"])
 def test_a_wrong_address_is_refused_where_it_stands(home, key, wrong):
@@ -561,12 +517,3 @@ def test_a_wrong_address_is_refused_where_it_stands(home, key, wrong):
     file.unlink()
     with pytest.raises(InvalidRequest, match=f"^{key}: "):
         load(**{key: wrong})
-
-
-def test_a_value_that_a_client_refuses_is_named_with_its_source(home):
-    home.write(PROFILE.replace(":8883", ":8883/v7"))
-
-    with pytest.raises(InvalidRequest, match="without /v7") as caught:
-        load(dialect={"api_version": "v7"}).client()
-
-    assert caught.value.__notes__ == [f"base_url is from: {home.file}: profiles.test.base_url"]

@@ -192,15 +192,6 @@ def test_every_malformed_file_is_one_clear_error(folder, bare_environment, capsy
     assert f"rbim: {file}: " in first  # at its recursion limit Python 3.14 may report a hook of pytest in front of it
 
 
-@each_row("content", [b"x" * 5000, b"\xff\xfe", b"x\0y", b""])
-def test_a_token_file_that_holds_no_token_is_an_error_that_shows_none(folder, content):
-    file = folder / "token"
-    file.write_bytes(content)
-    with pytest.raises(InvalidRequest) as caught:
-        load(app_id="app", base_url="http://x", token_file=file).client()
-    assert "xxxx" not in shown(caught.value)
-
-
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="this system has no endless file")
 def test_an_endless_file_is_not_read_to_its_end():
     with pytest.raises(InvalidRequest, match="it is longer than"):

@@ -28,11 +28,6 @@ from rbim import (
 from rbim.operations.groups import PARALLEL
 
 
-@pytest.fixture(params=["asyncio", "trio"], scope="module")
-def anyio_backend(request):
-    return request.param
-
-
 class Platform:
     """A sender that answers each request by its first account: with an answer, or with an error to raise."""
 
@@ -185,12 +180,6 @@ async def test_what_is_wrong_is_refused_before_anything_is_sent(options, match):
     with pytest.raises(InvalidRequest, match=match):
         await Groups(platform).invite_all(**{"group_id": "g1", "members": ["1"], **options})
     assert platform.requests == []
-
-
-async def test_one_invitation_of_too_many_names_the_way_out():
-    async with client_of(box()) as client:
-        with pytest.raises(InvalidRequest, match=r"use groups\.invite_all, or rbim\.bulk"):
-            await client.groups.invite(group_id="g1", members=names(*range(51)))
 
 
 async def test_a_cancelled_caller_leaves_no_request_behind():

@@ -44,7 +44,7 @@ def wire(op, user_name=None, **choices):
     return json.loads(codec(**choices).encode(op, user_name).body)
 
 
-# Every operation with as little and with as much as it takes, and its body as somebody would write it by hand.
+# Every operation with as little as it takes, and its body as somebody would write it by hand.
 LEAST = [
     (CreateGroup(name="研发", type=GroupType.TEMPORARY), {"name": "研发", "type": "0", "permission": "0", "target": "1"}),
     (ModifyGroup(group_id=ID, name="研发", permission=None), {"groupId": ID, "name": "研发"}),
@@ -57,61 +57,33 @@ LEAST = [
     (LogoutGroup(group_id=ID), {"groupId": ID}),
     (SetMemberRole(group_id=ID, member="1001", role=Role.CREATOR), {"groupId": ID, "member": "1001", "role": "0"}),
 ]
-MOST = [
-    (
-        CreateGroup(
-            user_name="admin",
-            name="研发",
-            type=GroupType.VIP,
-            permission=Permission.PRIVATE,
-            declared="公告 🎉",
-            target=Target.DISCUSSION,
-            group_domain='{"a": 1}',
-        ),
-        {
-            "userName": "admin",
-            "name": "研发",
-            "type": "4",
-            "permission": "2",
-            "declared": "公告 🎉",
-            "target": "0",
-            "groupDomain": '{"a": 1}',
-        },
+EVERY = [
+    CreateGroup(
+        user_name="admin",
+        name="研发",
+        type=GroupType.VIP,
+        permission=Permission.PRIVATE,
+        declared="公告 🎉",
+        target=Target.DISCUSSION,
+        group_domain='{"a": 1}',
     ),
-    (
-        ModifyGroup(
-            user_name="admin", group_id=ID, name="研发", permission=Permission.VERIFIED, declared="公告", group_domain="x"
-        ),
-        {"userName": "admin", "groupId": ID, "name": "研发", "permission": "1", "declared": "公告", "groupDomain": "x"},
+    ModifyGroup(
+        user_name="admin", group_id=ID, name="研发", permission=Permission.VERIFIED, declared="公告", group_domain="x"
     ),
-    (DeleteGroup(user_name="admin", group_id=ID), {"userName": "admin", "groupId": ID}),
-    (SearchPublicGroups(user_name="admin", group_id=ID, name="研"), {"userName": "admin", "groupId": ID, "name": "研"}),
-    (QueryGroupDetail(user_name="admin", group_id=ID), {"userName": "admin", "groupId": ID}),
-    (JoinGroup(user_name="1001", group_id=ID, declared="你好"), {"userName": "1001", "groupId": ID, "declared": "你好"}),
-    (
-        InviteJoinGroup(user_name="admin", group_id=ID, members=("1001", "1002"), needs_confirmation=True, declared="来吧"),
-        {"userName": "admin", "groupId": ID, "members": ["1001", "1002"], "confirm": "0", "declared": "来吧"},
-    ),
-    (
-        DeleteGroupMember(user_name="admin", group_id=ID, members=("1001", "1002")),
-        {"userName": "admin", "groupId": ID, "members": ["1001", "1002"]},
-    ),
-    (LogoutGroup(user_name="1001", group_id=ID), {"userName": "1001", "groupId": ID}),
-    (
-        SetMemberRole(user_name="admin", group_id=ID, member="1001", role=Role.ADMINISTRATOR),
-        {"userName": "admin", "groupId": ID, "member": "1001", "role": "1"},
-    ),
+    DeleteGroup(user_name="admin", group_id=ID),
+    SearchPublicGroups(user_name="admin", group_id=ID, name="研"),
+    QueryGroupDetail(user_name="admin", group_id=ID),
+    JoinGroup(user_name="1001", group_id=ID, declared="你好"),
+    InviteJoinGroup(user_name="admin", group_id=ID, members=("1001", "1002"), needs_confirmation=True, declared="来吧"),
+    DeleteGroupMember(user_name="admin", group_id=ID, members=("1001", "1002")),
+    LogoutGroup(user_name="1001", group_id=ID),
+    SetMemberRole(user_name="admin", group_id=ID, member="1001", role=Role.ADMINISTRATOR),
 ]
-EVERY = [op for op, _ in MOST]
+"""Every operation with as much as it takes."""
 
 
 @each_row("op, body", LEAST)
 def test_an_operation_with_as_little_as_it_takes_writes_its_defaults_and_nothing_else(op, body):
-    assert wire(op) == body
-
-
-@each_row("op, body", MOST)
-def test_an_operation_with_all_it_takes_writes_every_field_by_its_wire_name(op, body):
     assert wire(op) == body
 
 
@@ -140,14 +112,6 @@ def test_an_operation_has_the_fields_of_its_table_by_keyword_only(kind, table):
         kind("positional")
 
 
-@each_row("op", EVERY)
-def test_a_required_field_cannot_be_left_out(op):
-    given_fields = attrs.asdict(op, recurse=False)
-    for name in TABLES[type(op)][0]:
-        with pytest.raises(TypeError, match=name):
-            type(op)(**{key: value for key, value in given_fields.items() if key != name})
-
-
 def test_a_modification_that_leaves_the_permission_out_must_say_so():
     with pytest.raises(TypeError, match="permission"):
         ModifyGroup(group_id=ID, name="研发")
@@ -169,15 +133,9 @@ TEXTS = {  # "Limits": characters
 
 @each_row("character", ["a", "群", "🎉"])
 @each_row("operation, name", TEXTS)
-def test_a_text_of_exactly_the_limit_in_characters_passes_whole(operation, name, character):
+def test_a_text_of_exactly_the_limit_passes_and_of_one_character_more_is_refused(operation, name, character):
     make, limit = TEXTS[operation, name]
     assert wire(make(character * limit))[name] == character * limit
-
-
-@each_row("character", ["a", "群", "🎉"])
-@each_row("operation, name", TEXTS)
-def test_a_text_of_one_character_too_many_is_refused_with_field_limit_and_length(operation, name, character):
-    make, limit = TEXTS[operation, name]
     with pytest.raises(InvalidRequest, match=f"{name}: at most {limit} characters, not {limit + 1}") as caught:
         make(character * (limit + 1))
     error = caught.value
@@ -297,16 +255,12 @@ def test_members_are_written_in_the_shape_of_the_dialect():
         assert wire(op, members_shape=MembersShape.NESTED).items() >= nested.items()
 
 
-def test_an_invitation_takes_as_many_members_as_the_dialect_says():
-    fifty = InviteJoinGroup(group_id=ID, members=[str(n) for n in range(50)])
-    assert len(wire(fifty)["members"]) == 50
-    assert len(wire(InviteJoinGroup(group_id=ID, members=list("abcde")), invite_limit=5)["members"]) == 5
-
-
 @each_row("limit", [1, 5, 50])
-def test_more_members_are_refused_when_encoded_and_pointed_to_bulk(limit):
-    op = InviteJoinGroup(group_id=ID, members=[str(n) for n in range(limit + 1)])  # a value that may be queued
-    with pytest.raises(InvalidRequest, match="bulk") as caught:
+def test_an_invitation_takes_as_many_members_as_the_dialect_says_and_no_more(limit):
+    members = [str(n) for n in range(limit + 1)]
+    assert wire(InviteJoinGroup(group_id=ID, members=members[1:]), invite_limit=limit)["members"] == members[1:]
+    op = InviteJoinGroup(group_id=ID, members=members)  # a value that may be queued
+    with pytest.raises(InvalidRequest, match=r"use groups\.invite_all, or rbim\.bulk") as caught:
         wire(op, invite_limit=limit)
     error = caught.value
     assert (error.field, error.limit, error.length) == ("members", limit, limit + 1)

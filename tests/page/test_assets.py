@@ -188,16 +188,13 @@ def imported(script):
     return found
 
 
-@each_row("page", PAGES)
-def test_no_script_of_a_page_is_left_over(page):
-    index = (STATIC / page / "index.html").read_text(encoding="utf-8")
-    assert re.findall(r'src="static/([^"]+)"', index) == [f"{page}/main.js"]
-    needed = {each.relative_to(STATIC.resolve()).as_posix() for each in imported((STATIC / page / "main.js").resolve())}
-    assert {name for name in SCRIPTS if name.startswith(f"{page}/")} <= needed
-
-
-def test_every_shared_module_serves_a_page():
-    needed = set.union(*(imported((STATIC / page / "main.js").resolve()) for page in PAGES))
-    assert {name for name in SCRIPTS if name.startswith("parts/")} <= {
-        each.relative_to(STATIC.resolve()).as_posix() for each in needed
-    }
+def test_no_script_of_a_page_and_no_shared_one_is_left_over():
+    shared = set()
+    for page in PAGES:
+        index = (STATIC / page / "index.html").read_text(encoding="utf-8")
+        assert re.findall(r'src="static/([^"]+)"', index) == [f"{page}/main.js"]
+        found = imported((STATIC / page / "main.js").resolve())
+        needed = {each.relative_to(STATIC.resolve()).as_posix() for each in found}
+        assert {name for name in SCRIPTS if name.startswith(f"{page}/")} <= needed
+        shared |= needed
+    assert {name for name in SCRIPTS if name.startswith("parts/")} <= shared

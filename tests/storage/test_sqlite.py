@@ -18,7 +18,7 @@ from attrs import evolve
 
 from helpers.tables import each_row
 from rbim import InvalidRequest
-from rbim.storage.sqlite import CommandFailure, Database, FileKind
+from rbim.storage.sqlite import Database, FileKind
 
 HERE = sys.modules[Database.__module__]
 
@@ -283,18 +283,6 @@ def test_what_is_not_a_file_of_this_kind_is_refused_in_words_and_left_alone(tmp_
         pass
 
 
-def test_a_file_of_a_newer_schema_is_refused_and_the_newer_code_reads_it(path, numbers):
-    with opened(path, evolve(KIND, schema=STEPS)) as database:
-        database.commit(pairs(database, 1))
-    assert refused(path) == "its schema has version 3, and this rbim knows 1 at most: update rbim"
-    assert (
-        refused(path, evolve(KIND, schema=STEPS[:2]))
-        == "its schema has version 3, and this rbim knows 2 at most: update rbim"
-    )
-    with opened(path, evolve(KIND, schema=STEPS)):
-        assert numbers() == [1]
-
-
 # ---------------------------------------------------------------------------------------- migrating
 
 
@@ -435,20 +423,6 @@ def test_commands_are_carried_out_in_order_in_one_transaction_which_is_in_the_fi
         assert numbers() == [3, 1, 2]
         database.commit([look])
     assert seen[2:] == [([3, 1, 2], 101.0)]
-
-
-def test_a_command_that_fails_is_undone_alone(database, numbers):
-    error = ValueError("a bad one")
-
-    def half():
-        pair(database, 9)
-        raise error
-
-    first, failure, second = database.commit([partial(pair, database, 1), half, partial(pair, database, 2)])
-    assert (first, second) == (1, 2)
-    assert isinstance(failure, CommandFailure)
-    assert failure.error is error
-    assert numbers() == [1, 2]
 
 
 def test_a_harmless_failure_has_nothing_made_again(path, numbers):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from helpers.fixed_clock import FixedClock
+from helpers.strategies import LEAST
 from helpers.tables import each_row
 from rbim import CHINA, ApiError, Dialect, MembersShape, Outcome, ProtocolError, RbimError, Response
 from rbim._support import json as rbim_json
@@ -51,15 +52,7 @@ DELETE = DeleteGroup(group_id="g1")
 SEARCH = SearchPublicGroups(name="a")
 DETAIL = QueryGroupDetail(group_id="g1")
 INVITE = InviteJoinGroup(group_id="g1", members=["1001"])
-TASK = CreateCallTask(
-    bot_id=1,
-    task_name="a",
-    start_date=datetime(2026, 1, 2, tzinfo=CHINA).date(),
-    end_date=datetime(2026, 1, 2, tzinfo=CHINA).date(),
-    max_concurrent=1,
-    min_concurrent=1,
-    caller="1",
-)
+TASK = CreateCallTask(**LEAST)
 
 
 def decode(op, body, status=200):

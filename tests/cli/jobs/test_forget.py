@@ -11,22 +11,15 @@ import pytest
 from helpers.jobs import world
 from rbim.bulk import InviteJob, Row
 from rbim.bulk.journal.lock import JobLock
-from rbim.cli import run
 from rbim.cli.exit_codes import JobExit
 from rbim.emulator.faults import Status
 
 
-@pytest.fixture
-def cli(capsys, bare_environment, tmp_path):
+@pytest.fixture(autouse=True)
+def nowhere(bare_environment, tmp_path):
     bare_environment.chdir(tmp_path)
     for name, value in {"BASE_URL": "http://localhost:9", "APP_ID": "app", "APP_TOKEN": "token"}.items():
         bare_environment.setenv(f"RBIM_{name}", value)
-
-    def call(*tokens):
-        code = run([str(token) for token in tokens])
-        return code, *capsys.readouterr()
-
-    return call
 
 
 def job(path, *, finished=True):

@@ -18,9 +18,6 @@ from rbim.bulk.journal.schema import JOURNAL
 from rbim.cli.exit_codes import JobExit
 from rbim.emulator.faults import Code, Fault
 
-PATIENCE = 60
-
-
 # ---------------------------------------------------------------- files by result
 
 

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the commands for jobs."""
+"""Fixtures of the tests of commands; some files have others of these names."""
 
 from helpers.job_fixtures import cli, environment, group, platform, served_platform
 
