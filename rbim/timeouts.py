@@ -58,7 +58,7 @@ def is_unshielded(function: object) -> bool:
     return getattr(function, "unshielded", False) is True
 
 
-class Cancellable(Protocol):
+class _Cancellable(Protocol):
     """A wait that ends when it is cancelled."""
 
     def cancel(self) -> object:
@@ -72,7 +72,7 @@ class Deadlines:
     def __init__(self, loop: asyncio.AbstractEventLoop, again: float) -> None:
         self.loop = loop
         self.again = again
-        self.scopes: dict[Cancellable, float] = {}  # what is entered and not yet left, with the time of its end
+        self.scopes: dict[_Cancellable, float] = {}  # what is entered and not yet left, with the time of its end
         self.fires = inf
         self._timer: asyncio.TimerHandle | None = None
 
@@ -87,7 +87,7 @@ class Deadlines:
             self._timer = None
             self.fires = inf
 
-    def add(self, scope: Cancellable, due: float) -> None:
+    def add(self, scope: _Cancellable, due: float) -> None:
         """Let something be cancelled at ``due`` (``time.monotonic()``), until it is removed from ``scopes``."""
         self.scopes[scope] = due
         if due < self.fires:

@@ -116,7 +116,7 @@ class Waiter:
         self.attempt = attempt
         self.level = level
         self.number = 0
-        self.line: Line | None = None
+        self.line: _Line | None = None
         self.state = "new"  # the states are explained in rbim.client.admission
         self.wake: Callable[[], object] | None = None
 
@@ -128,10 +128,10 @@ class Waiter:
 
 LineKey = tuple[object, float, bool]
 Rank = tuple[float, int]
-Order = Callable[["Line"], Rank]
+Order = Callable[["_Line"], Rank]
 
 
-class Line:
+class _Line:
     """The waiting calls of one operation, group and deadline, in the order in which they came.
 
     Calls that wait again, for a retry, have lines of their own: less of their deadline is left.
@@ -156,7 +156,7 @@ class Line:
 
     def next(self, order: Order) -> Waiter:
         """Return the call that leaves next in an order."""
-        return self.last() if order is NEWEST and self.key[1] < inf else self.first()
+        return self.last() if order is _NEWEST and self.key[1] < inf else self.first()
 
     def earliest(self) -> Rank:
         """Return the rank of the line in the order EARLIEST."""
@@ -175,7 +175,7 @@ class Line:
         return -number, number
 
 
-EARLIEST, NEWEST, OLDEST = Line.earliest, Line.newest, Line.oldest
+EARLIEST, _NEWEST, _OLDEST = _Line.earliest, _Line.newest, _Line.oldest
 """The orders of lines: by the deadline of their first call, by their last call, by their first call."""
 
 
@@ -185,13 +185,13 @@ class _Heads:
     def __init__(self, order: Order, lines: Sized) -> None:
         self._rank = order
         self._lines = lines
-        self._heap: list[tuple[Rank, Line]] = []
-        self._listed: dict[Line, Rank] = {}
+        self._heap: list[tuple[Rank, _Line]] = []
+        self._listed: dict[_Line, Rank] = {}
 
     def __bool__(self) -> bool:
         return bool(self._listed)
 
-    def push(self, line: Line) -> None:
+    def push(self, line: _Line) -> None:
         """Add a line, or raise it if its rank has become better."""
         rank, before = self._rank(line), self._listed.get(line)
         if before is not None and before <= rank:
@@ -203,7 +203,7 @@ class _Heads:
             self._heap = [(rank, line) for line, rank in self._listed.items()]
             heapify(self._heap)
 
-    def top(self) -> tuple[Rank, Line] | None:
+    def top(self) -> tuple[Rank, _Line] | None:
         """Return the best line with its rank, or None if there is none."""
         while self._heap:
             rank, line = self._heap[0]
@@ -219,39 +219,39 @@ class _Heads:
                 return rank, line
         return None
 
-    def pop(self, line: Line) -> None:
+    def pop(self, line: _Line) -> None:
         """Remove the line at the top."""
         heappop(self._heap)
         del self._listed[line]
 
 
-class Lane:
+class _Lane:
     """The waiting calls of one operation: their lines, by the call that goes first in each order."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
-        self.lines: dict[LineKey, Line] = {}
+        self.lines: dict[LineKey, _Line] = {}
         self._heads: dict[Order, _Heads] = {}
         """By order, from the first choice in this order on."""
-        self._held: dict[object, list[Line]] = {}
+        self._held: dict[object, list[_Line]] = {}
         """By group: lines that only granted tokens keep from leaving."""
-        self.aside: list[tuple[float, int, Line]] = []
+        self.aside: list[tuple[float, int, _Line]] = []
         """Lines that wait for something of their own, by the earliest time at which they may be ready."""
 
-    def push(self, line: Line) -> None:
+    def push(self, line: _Line) -> None:
         """Let a line be chosen, after a call has come to it: in the order NEWEST it has moved, in the others only if new."""
         if not line.aside:
             for order, heads in self._heads.items():
-                if len(line.waiters) == 1 or order is NEWEST:
+                if len(line.waiters) == 1 or order is _NEWEST:
                     heads.push(line)
 
-    def _bring_back(self, line: Line) -> None:
+    def _bring_back(self, line: _Line) -> None:
         line.aside = False
         if line.waiters:
             for heads in self._heads.values():
                 heads.push(line)
 
-    def best(self, order: Order, now: float) -> tuple[Rank, Line] | None:
+    def best(self, order: Order, now: float) -> tuple[Rank, _Line] | None:
         """Return the line whose call leaves first, with its rank, if one may leave now."""
         soon = now + ROUNDING
         if ready_at(self.kind.shared, now) > soon:
@@ -287,7 +287,7 @@ class Lane:
             return shared
         return max(self.aside[0][0], shared) if self.aside else inf
 
-    def _put_aside(self, line: Line, until: float, now: float) -> None:
+    def _put_aside(self, line: _Line, until: float, now: float) -> None:
         if line.aside:
             return
         line.aside = True
@@ -320,7 +320,7 @@ class _Level:
         self._level = number
         self._waiters: OrderedDict[Waiter, None] = OrderedDict()
         self._ranks: list[float] = []
-        self._lanes: dict[Kind, Lane] = {}
+        self._lanes: dict[Kind, _Lane] = {}
         """The operations that wait."""
         self._number = 0
         self._newest_until = -inf
@@ -348,10 +348,10 @@ class _Level:
         waiter.number = self._number
         lane = self._lanes.get(demand.kind)
         if lane is None:
-            lane = self._lanes[demand.kind] = Lane(demand.kind)
+            lane = self._lanes[demand.kind] = _Lane(demand.kind)
         line = lane.lines.get(key)
         if line is None:
-            line = lane.lines[key] = Line(demand, key, self._number)
+            line = lane.lines[key] = _Line(demand, key, self._number)
         waiter.line, waiter.state = line, "waiting"
         line.waiters[waiter] = None
         self._waiters[waiter] = None
@@ -400,7 +400,7 @@ class _Level:
             self._gave_up_after = max(age, self._gave_up_after * FADE)
 
     def order(self, now: float) -> Order:
-        return NEWEST if now < self._newest_until else EARLIEST
+        return _NEWEST if now < self._newest_until else EARLIEST
 
     def earliest_start(self, waiter: Waiter, now: float, room: Room, *, exact: bool, before: int) -> float:
         demand = waiter.demand
@@ -453,7 +453,7 @@ class _Level:
         if not self._waiters:
             return None
         if self._turn + 1 >= TURN and self._has_waited_long(self.oldest, now):
-            waiter = self._choose(OLDEST, now)
+            waiter = self._choose(_OLDEST, now)
             if waiter is not None and self._has_waited_long(waiter, now):
                 self._turn = 0
                 return waiter

@@ -22,7 +22,7 @@ from rbim.client.limits import LOW, NORMAL
 from rbim.client.retry import Retry, RetryBudget
 from rbim.clock import monotonic_of
 from rbim.errors import InvalidRequest
-from rbim.validators import above_zero, one_of, or_none, text
+from rbim.validators import above_zero, or_none, text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     from rbim.wire.codec import Codec
 
 __all__ = ["CallSettings", "Load", "Priority", "SharedState"]
+
+
+def _retry(_: object, attribute: Attribute[Any], value: object) -> None:
+    if not isinstance(value, Retry):
+        raise InvalidRequest(f"{attribute.name}: Retry(attempts=...) is needed, not {quoted(value)}", field=attribute.name)
 
 
 def _priority(_: object, attribute: Attribute[Any], value: object) -> None:
@@ -57,7 +62,7 @@ class CallSettings:
     user_name: str | None = field(validator=or_none(text()))
     timeout: float = field(validator=above_zero)
     deadline: float = field(validator=above_zero)
-    retry: Retry = field(validator=one_of(Retry))
+    retry: Retry = field(validator=_retry)
     priority: Priority | None = field(default=None, validator=_priority)
 
     @property

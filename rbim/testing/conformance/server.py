@@ -411,8 +411,9 @@ def halting(data: bytes = b"") -> Callable[..., None]:
     return script
 
 
-silent = halting()
-"""A script, or a ``greet``, that sends nothing until the client closes the connection."""
+def silent(peer: Peer, _: Received | None = None) -> None:
+    """Send nothing until the client closes the connection: a script, or a ``greet``."""
+    peer.wait_closed()
 
 
 def dripping(before: bytes, each: bytes) -> Callable[[Peer, Received], None]:

@@ -32,7 +32,7 @@ FIRST_STATUS = 100
 FIRST_FINAL = 200
 
 
-class Stop(Exception):
+class _Stop(Exception):
     """Raised by a reader to stop its parser."""
 
 
@@ -42,7 +42,7 @@ def _chosen() -> tuple[Callable[[AnswerReader], Any], tuple[type[Exception], ...
     except ImportError:
         from rbim.transports.asyncio.h11_parser import H11Parser
 
-        return H11Parser, (Stop,)
+        return H11Parser, (_Stop,)
 
     def llhttp(reader: AnswerReader) -> Any:
         parser: Any = httptools.HttpResponseParser(reader)
@@ -50,7 +50,7 @@ def _chosen() -> tuple[Callable[[AnswerReader], Any], tuple[type[Exception], ...
         parser.set_dangerous_leniencies(lenient_chunked_length=True)
         return parser
 
-    return llhttp, (Stop, httptools.HttpParserError, httptools.HttpParserUpgrade)
+    return llhttp, (_Stop, httptools.HttpParserError, httptools.HttpParserUpgrade)
 
 
 _new_parser, _INVALID = _chosen()
@@ -183,7 +183,7 @@ class AnswerReader:
     def on_message_begin(self) -> None:
         """Stop at a second response in the same bytes."""
         if self.whole:
-            raise Stop
+            raise _Stop
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Store a header of the head; ignore trailers."""
@@ -224,7 +224,7 @@ class AnswerReader:
     def on_body(self, part: bytes) -> None:
         """Store a part of the body; refuse the response if the body is too long."""
         if self.whole:
-            raise Stop
+            raise _Stop
         if self._interim:
             return
         self._size += len(part)
@@ -245,7 +245,7 @@ class AnswerReader:
     def refuse(self, fault: str) -> NoReturn:
         """Refuse the response, and stop the parser."""
         self.fault = fault
-        raise Stop
+        raise _Stop
 
     def _refuse_length(self) -> NoReturn:
         self.too_large = True
