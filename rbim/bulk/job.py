@@ -242,8 +242,7 @@ class Job(Generic[R]):
                     async for batch in read:
                         await run_sync(journal.commit, [partial(loader.add, batch)])
                 await run_sync(journal.commit, [partial(journal.loaded, loader, {})])
-                groups, requests = await run_sync(journal.planned)
-                sizes = await run_sync(journal.group_sizes)
+                sizes, requests = await run_sync(journal.planned)
             finally:
                 journal.close()
         loaded = loader.loaded
@@ -252,7 +251,7 @@ class Job(Generic[R]):
             rows=loaded.rows,
             bad=loaded.bad,
             duplicates=loaded.duplicates,
-            groups=groups,
+            groups=len(sizes),
             requests=requests,
             seconds=seconds,
             accounts_by_group=sizes,

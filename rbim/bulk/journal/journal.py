@@ -278,18 +278,14 @@ class Journal:
         (found,) = self.database.read(lambda: self.database.execute(statement).fetchall())
         return dict(zip(AccountState, found, strict=True))
 
-    def planned(self) -> tuple[int, int]:
-        """Return the number of groups, and of requests for all accounts."""
-        statement = """SELECT (SELECT count(*) FROM target_group),
-            (SELECT count(*) FROM (SELECT 1 FROM account GROUP BY sender_group, chunk))"""
-        ((groups, requests),) = self.database.read(lambda: self.database.execute(statement).fetchall())
-        return groups, requests
-
-    def group_sizes(self) -> dict[str, int]:
-        """Return the number of accounts of each group."""
-        statement = """SELECT target_group.name, count(*) FROM account JOIN sender_group ON sender_group.id = sender_group
+    def planned(self) -> tuple[dict[str, int], int]:
+        """Return the number of accounts of each group, and of requests for all accounts."""
+        of_groups = """SELECT target_group.name, count(*) FROM account JOIN sender_group ON sender_group.id = sender_group
             JOIN target_group ON target_group.id = target_group GROUP BY target_group"""
-        return dict(self.database.read(lambda: self.database.execute(statement).fetchall()))
+        of_requests = "SELECT count(*) FROM (SELECT DISTINCT sender_group, chunk FROM account)"
+        sizes = self.database.read(lambda: self.database.execute(of_groups).fetchall())
+        ((requests,),) = self.database.read(lambda: self.database.execute(of_requests).fetchall())
+        return dict(sizes), requests
 
     # Requests.
 

@@ -13,7 +13,6 @@ from attrs import frozen
 
 from rbim._support.text import no_formula
 from rbim.bulk.input.format import NotDone
-from rbim.bulk.input.rows import BadRow
 from rbim.bulk.work import AccountState, RequestState
 from rbim.errors import InvalidRequest
 
@@ -30,7 +29,6 @@ __all__ = [
     "RowChoice",
     "chosen_rows",
     "done",
-    "every_bad_row",
     "not_done",
     "unsuccessful",
     "write_chosen_csv",
@@ -172,8 +170,8 @@ def _cells(row: ReportRow) -> tuple[object, ...]:
 
 
 def _bad_rows(connection: sqlite3.Connection) -> Iterator[ReportRow]:
-    for row in every_bad_row(connection):
-        yield ReportRow(row.line, "", "", "", SKIPPED, f"{row.reason}: {row.raw}", "", "", None)
+    for line, reason, raw in connection.execute("SELECT line, reason, raw FROM bad_row ORDER BY rowid"):
+        yield ReportRow(line, "", "", "", SKIPPED, f"{reason}: {raw}", "", "", None)
 
 
 def unsuccessful(connection: sqlite3.Connection) -> Iterator[ReportRow]:
@@ -216,9 +214,3 @@ def _to_write(connection: sqlite3.Connection, states: Collection[str]) -> Iterat
 def _settled(connection: sqlite3.Connection, states: Collection[str]) -> Iterator[Any]:
     statement = f"SELECT * FROM ({_SETTLED}) WHERE state IN (SELECT value FROM json_each(:states)) ORDER BY place"  # noqa: S608
     return connection.execute(statement, NUMBERS | {"states": json.dumps(list(states))})
-
-
-def every_bad_row(connection: sqlite3.Connection) -> Iterator[BadRow]:
-    """Yield the rows that cannot be used, in the input's order."""
-    for line, reason, raw in connection.execute("SELECT line, reason, raw FROM bad_row ORDER BY rowid"):
-        yield BadRow(line, reason, raw)

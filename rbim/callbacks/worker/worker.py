@@ -15,7 +15,6 @@ from attrs import evolve, field, frozen
 
 from rbim._support.event_loops import waker
 from rbim._support.task_errors import is_being_cancelled
-from rbim._support.text import quoted
 from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.callbacks.observers import (
     DeadLettered,
@@ -42,7 +41,7 @@ from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.supervision import HostTask, Supervision
 from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
-from rbim.validators import above_zero, at_least_one
+from rbim.validators import above_zero, at_least_one, seconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    import attrs
     from anyio.abc import TaskStatus
 
     from rbim.callbacks.inbox.protocols import Backlog, Claim, Inbox
@@ -110,13 +108,6 @@ CRASHED = "its process or its worker ended %d times while it was handled, the la
 T = TypeVar("T")
 
 
-def _not_below_zero(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
-        raise InvalidRequest(
-            f"{attribute.name}: use a number of seconds from 0 on, not {quoted(value)}", field=attribute.name
-        )
-
-
 @frozen(kw_only=True)
 class WorkerSettings:
     """The validated settings of a worker; times are in seconds."""
@@ -127,7 +118,7 @@ class WorkerSettings:
     observers: Observers
     concurrency: int = field(validator=at_least_one)
     timeout: float = field(validator=above_zero)
-    drain: float = field(validator=_not_below_zero)
+    drain: float = field(validator=seconds)
 
 
 class Worker:
