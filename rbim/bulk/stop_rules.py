@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rbim.bulk.failure_policy import Decision
     from rbim.bulk.work import Chunk, Settlement
 
-__all__ = ["GO_ON", "Closing", "FailureLimit", "StopReason", "StopRules", "Verdict"]
+__all__ = ["Closing", "FailureLimit", "StopReason", "StopRules", "Verdict"]
 
 StopReason = Literal["fuse", "not connected", "no answer", "no progress"]
 
@@ -122,9 +122,6 @@ class Verdict:
     close: FailureReason | None = None
 
 
-GO_ON = Verdict()
-
-
 @define
 class _Refusals:
     """Refusals in a row in one group, by one rule and for one reason: its code, beside which the text may name an account.
@@ -199,7 +196,7 @@ class StopRules:
         if close is not None:
             self._closed.add(chunk.group)
             del self._refusals[chunk.group]
-        return GO_ON if stop is None and close is None else Verdict(stop, close)
+        return Verdict(stop, close)
 
     def _stop(self, now: float) -> StopReason | None:
         """Return why the run ends, if it does."""
