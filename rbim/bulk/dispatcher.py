@@ -427,9 +427,9 @@ class Dispatcher:
             await batch.written.wait()
             if batch.late:
                 raise _Late
-            await self._keep_rates(chunk)
-            if self._end_reason:
-                raise _Ending
+        await self._keep_rates(chunk)
+        if self._end_reason:
+            raise _Ending
         self._recording.discard(chunk)
         chunk.left = self._clock.monotonic()
         self._counts.change_in_flight(1, chunk.left)
