@@ -213,7 +213,7 @@ async def without_journal(
 ) -> tuple[float, float]:
     """Send the requests through the job, with a journal that writes nothing; return wall and CPU seconds."""
     chunk = len(sendings[0][1])
-    parts = InviteJob(client, journal="unused", chunk=chunk)._parts()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    parts = InviteJob(client, journal="unused", chunk=chunk)._parts  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     commits: Any = AtOnce()
     journal: Any = Unwritten([chunk_of(number, *sending) for number, sending in enumerate(sendings)])
     total = len(sendings) * chunk

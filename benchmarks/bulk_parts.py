@@ -117,7 +117,7 @@ def chunk_of(number: int, group: str, inside: tuple[str, ...]) -> Chunk:
 def loaded_journal(path: Path, sendings: list[Sending], settings: JobSettings) -> None:
     """Make a journal with a loaded input, of which nothing is sent."""
     chunk = len(sendings[0][1])
-    parts = InviteJob(client_of(None), journal=path, chunk=chunk)._parts()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    parts = InviteJob(client_of(None), journal=path, chunk=chunk)._parts  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     facts = parts._replace(settings=settings).facts()
     journal = Journal(path, clock=SystemClock())
     journal.open()

@@ -36,7 +36,9 @@ __all__ = [
     "require_methods",
     "require_name",
     "require_path",
+    "seconds",
     "text",
+    "whole_number",
 ]
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
@@ -46,6 +48,22 @@ def above_zero(_: object, attribute: attrs.Attribute[Any], value: object) -> Non
     """Validator: a number above 0; infinity is allowed."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
         raise InvalidRequest(f"{attribute.name}: a number above 0 is needed, not {quoted(value)}", field=attribute.name)
+
+
+def seconds(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    """Validator: a number of seconds, at least 0; infinity is allowed."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
+        raise InvalidRequest(
+            f"{attribute.name}: use a number of seconds from 0 on, not {quoted(value)}", field=attribute.name
+        )
+
+
+def whole_number(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    """Validator: a whole number of at least 0."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidRequest(
+            f"{attribute.name}: a whole number from 0 on is needed, not {quoted(value)}", field=attribute.name
+        )
 
 
 def finite(_: object, attribute: attrs.Attribute[Any], value: float) -> None:

@@ -124,10 +124,8 @@ def judge(op: Operation[Any], chunk: Chunk, error: RbimError, *, retry: Retry, d
     if error.outcome is Outcome.UNKNOWN:
         return _unknown(op, chunk, error, reason, retry=retry, dialect=dialect)
     if error.outcome is Outcome.NOT_SENT and not isinstance(error, InvalidRequest):
-        deadline_passed = isinstance(
-            error, DeadlineExceeded
-        )  # the sender's own limits held it: says nothing of the platform
-        signal = Signal.NOTHING if deadline_passed else Signal.LOST
+        # a deadline passed because the sender's own limits held it: that says nothing of the platform
+        signal = Signal.NOTHING if isinstance(error, DeadlineExceeded) else Signal.LOST
         return Decision(step=Step.AGAIN, signal=signal, settlement=_left_waiting(error, reason), pause=SHORT_PAUSE)
     return _refused(chunk, error, reason)
 

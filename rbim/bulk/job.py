@@ -166,16 +166,12 @@ class Job(Generic[R]):
             resend_within=resend_within,
         )
         self.journal = Path(journal).absolute()
-        self._clock = clock or (client.clock if client is not None else SystemClock())
-        self._sender = sender if client is None else client.tuned(retry=Retry(attempts=1))
-
-    def _parts(self) -> RunParts:
-        return RunParts(
+        self._parts = RunParts(
             work=self.work,
             settings=self.settings,
-            sender=self._sender,
+            sender=sender if client is None else client.tuned(retry=Retry(attempts=1)),
             journal=self.journal,
-            clock=self._clock,
+            clock=clock or (client.clock if client is not None else SystemClock()),
         )
 
     def run(self, rows: Rows, on_unknown: OnUnknown = "auto", *, limit: int | None = None) -> Run:
@@ -186,7 +182,7 @@ class Job(Generic[R]):
         another job, the block raises InvalidRequest with the differences. ``on_unknown``: see :meth:`resume`. ``limit``:
         accounts that this run begins at most (default: None, all); the journal holds all, :meth:`resume` sends the rest.
         """
-        return Run(self._parts(), rows=rows, on_unknown=on_unknown, limit=_account_limit(limit))
+        return Run(self._parts, rows=rows, on_unknown=on_unknown, limit=_account_limit(limit))
 
     def resume(self, on_unknown: OnUnknown = "auto", *, limit: int | None = None) -> Run:
         """Return a run of the rest of the job in the journal.
@@ -195,7 +191,7 @@ class Job(Generic[R]):
         (default: by ``resend_within``). ``limit``: see :meth:`run`. The block raises InvalidRequest if there is nothing to
         resume.
         """
-        return Run(self._parts(), on_unknown=on_unknown, limit=_account_limit(limit))
+        return Run(self._parts, on_unknown=on_unknown, limit=_account_limit(limit))
 
     def retry(
         self,
@@ -219,7 +215,7 @@ class Job(Generic[R]):
                 "retry: neither failed nor unknown nor refused was selected: use failed=True, for example", field="failed"
             )
         selection = Selection(states, _texts("reasons", reasons), _texts("groups", groups))
-        return Run(self._parts(), retried=selection)
+        return Run(self._parts, retried=selection)
 
     async def report(self) -> Report:
         """Return the report of the job so far."""
@@ -233,17 +229,16 @@ class Job(Generic[R]):
         from tempfile import TemporaryDirectory
 
         with TemporaryDirectory(prefix="rbim-") as folder:
-            journal = Journal(Path(folder) / "journal", clock=self._clock)
+            journal = Journal(Path(folder) / "journal", clock=self._parts.clock)
             journal.open()
             try:
-                facts = self._parts().facts()
+                facts = self._parts.facts()
                 (loader,) = await run_sync(journal.commit, [partial(journal.create, facts, self.work.done_word)])
                 async with aclosing(batches(rows)) as read:
                     async for batch in read:
                         await run_sync(journal.commit, [partial(loader.add, batch)])
                 await run_sync(journal.commit, [partial(journal.loaded, loader, {})])
-                groups, requests = await run_sync(journal.planned)
-                sizes = await run_sync(journal.group_sizes)
+                sizes, requests = await run_sync(journal.planned)
             finally:
                 journal.close()
         loaded = loader.loaded
@@ -252,7 +247,7 @@ class Job(Generic[R]):
             rows=loaded.rows,
             bad=loaded.bad,
             duplicates=loaded.duplicates,
-            groups=groups,
+            groups=len(sizes),
             requests=requests,
             seconds=seconds,
             accounts_by_group=sizes,

@@ -70,16 +70,12 @@ class RunCounts:
         self.requests = 0
         self.failures = 0
         self._throttled = 0
-        self._began = self._sampled = self._changed = now
+        self._began = self._changed = now
         self._flight_seconds = 0.0  # sum of requests in flight x seconds, since the last sample
-        self._at_last_sample = self._totals()
-        self._recent: deque[Sample] = deque(maxlen=RECENT_SAMPLES)
+        self._marks = deque([(now, *self._totals())], maxlen=RECENT_SAMPLES + 1)  # the last one: since the last sample
 
     def _totals(self) -> tuple[int, int, int, int]:
         return self.requests, sum(self._states.values()), self._throttled, self.failures
-
-    def _since_last_sample(self) -> list[int]:
-        return [value - before for value, before in zip(self._totals(), self._at_last_sample, strict=True)]
 
     def change_in_flight(self, by: int, now: float) -> None:
         """Count a request that leaves (``by`` 1) or ends (-1)."""
@@ -108,23 +104,24 @@ class RunCounts:
     def sample(self, at: float, now: float, concurrency: int, rate: float | None) -> Sample:
         """Return the changes since the last sample; ``at`` is the time of day in epoch seconds."""
         self.change_in_flight(0, now)
-        seconds = max(now - self._sampled, INSTANT)
-        requests, accounts, throttled, failed = self._since_last_sample()
+        since, *before = self._marks[-1]
+        seconds = max(now - since, INSTANT)
+        requests, accounts, throttled, failed = (
+            value - earlier for value, earlier in zip(self._totals(), before, strict=True)
+        )
         made = Sample(at, seconds, requests, accounts, throttled, failed, self._flight_seconds / seconds, concurrency, rate)
-        self._sampled, self._flight_seconds, self._at_last_sample = now, 0.0, self._totals()
-        self._recent.append(made)
+        self._marks.append((now, *self._totals()))
+        self._flight_seconds = 0.0
         return made
 
     def snapshot(
         self, phase: Phase, now: float, concurrency: int, cause: str = "", adaptive_rate: float | None = None
     ) -> Snapshot:
         """Return the present progress."""
-        requests, accounts, _, _ = self._since_last_sample()
-        recent = tuple(self._recent)  # one copy: another thread may read the progress for its metrics
-        seconds = max(sum(each.seconds for each in recent) + now - self._sampled, INSTANT)
-        rate = (sum(each.accounts for each in recent) + accounts) / seconds
-        per_second = (sum(each.requests for each in recent) + requests) / seconds
+        since, requests, accounts, _, _ = self._marks[0]
+        seconds = max(now - since, INSTANT)
         states = self._states
+        rate = (sum(states.values()) - accounts) / seconds
         return Snapshot(
             phase=phase,
             total=self._loaded.rows,
@@ -139,7 +136,7 @@ class RunCounts:
             requests=self.requests,
             throttled=self._throttled,
             rate=rate,
-            request_rate=per_second,
+            request_rate=(self.requests - requests) / seconds,
             concurrency=concurrency,
             elapsed=now - self._began,
             eta=self.waiting / rate if rate > 0 and phase != "halted" else None,

@@ -186,11 +186,10 @@ class Run:
         phase: Phase = "ended" if self._ended.is_set() else "loading" if self._dispatcher is None else self._dispatcher.phase
         cause = "" if self._dispatcher is None else self._dispatcher.cause
         snapshot = self._counts.snapshot(phase, now, self._pace.concurrency(), cause, self._pace.rate)
-        return (
-            snapshot
-            if self._dispatcher is not None or self._loader is None
-            else _loading_snapshot(snapshot, self._loader.loaded)
-        )
+        if self._dispatcher is not None or self._loader is None:
+            return snapshot
+        rows, bad, duplicates, _ = self._loader.loaded
+        return evolve(snapshot, total=rows, waiting=rows - bad - duplicates, skipped=bad, duplicate=duplicates)
 
     def stop(self) -> None:
         """End in good order: send nothing more and wait for the requests in flight."""
@@ -263,7 +262,11 @@ class Run:
             )
         differences = self._differences(facts)
         if self._rows is not None:
-            differences += _input_difference(facts.input, await self._digest(self._rows))
+            kept, given = facts.input, await self._digest(self._rows)
+            if kept.rows != given.rows:
+                differences.append(f"its input had {kept.rows:,} rows, this input has {given.rows:,}")
+            elif kept.digest != given.digest:
+                differences.append("its input had different rows")
         if differences:
             raise InvalidRequest(f"{journal.path} holds another job: {'; '.join(differences)}", field=ANOTHER_JOB)
         facts.require_dialect(journal.path, self._parts.work.dialect)
@@ -352,16 +355,3 @@ def source_of(rows: Rows) -> dict[str, Any]:
         path = {} if rows.path is None else {"path": str(rows.path)}
         return {"name": rows.name, **path, "format": rows.format.to_json()}
     return {"name": "rows", "format": Format(kind="csv").to_json()}
-
-
-def _input_difference(kept: Loaded, given: Loaded) -> list[str]:
-    if kept.digest == given.digest:
-        return []
-    if kept.rows != given.rows:
-        return [f"its input had {kept.rows:,} rows, this input has {given.rows:,}"]
-    return ["its input had different rows"]
-
-
-def _loading_snapshot(snapshot: Snapshot, loaded: Loaded) -> Snapshot:
-    waiting = loaded.rows - loaded.bad - loaded.duplicates
-    return evolve(snapshot, total=loaded.rows, waiting=waiting, skipped=loaded.bad, duplicate=loaded.duplicates)

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from rbim._support.text import quoted
 from rbim.bulk.journal.facts import DIALECT
 from rbim.bulk.stop_rules import FailureLimit
 from rbim.client.limits import Rate
 from rbim.client.retry import Retry
-from rbim.errors import InvalidRequest
-from rbim.validators import above_zero, at_least_one
+from rbim.validators import above_zero, at_least_one, seconds, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,20 +18,6 @@ if TYPE_CHECKING:
     from rbim.operations.base import Operation
 
 __all__ = ["JobSettings"]
-
-
-def _check_isolate(_: object, attribute: Any, value: object) -> None:  # an attrs attribute
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidRequest(
-            f"{attribute.name}: invalid value {quoted(value)}: use a number of requests, 0 or more", field=attribute.name
-        )
-
-
-def _check_seconds(_: object, attribute: Any, value: object) -> None:  # an attrs attribute
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
-        raise InvalidRequest(
-            f"{attribute.name}: invalid value {quoted(value)}: use a number of seconds, 0 or more", field=attribute.name
-        )
 
 
 @frozen(kw_only=True)
@@ -53,9 +37,9 @@ class JobSettings:
     adaptive: bool = True
     failure_limit: FailureLimit = field(factory=FailureLimit)
     patience: float = field(default=120.0, validator=above_zero)
-    isolate: int = field(default=0, validator=_check_isolate)
+    isolate: int = field(default=0, validator=whole_number)
     retry: Retry = field(factory=lambda: Retry(attempts=5))
-    resend_within: float = field(default=0.0, validator=_check_seconds)
+    resend_within: float = field(default=0.0, validator=seconds)
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON that :meth:`from_json` reads."""

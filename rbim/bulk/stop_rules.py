@@ -4,12 +4,7 @@ This module only decides, with times of a monotonic clock that are passed in; th
 request (:meth:`StopRules.ended`) and, every second, that the process runs (:meth:`StopRules.tick`).
 """
 
-# A run ends with
-#
-# FUSE            more requests failed for good than the failure limit allows: a count in total, or a share of the latest
-# NOT_CONNECTED   no connection was ever made, for CONNECT_PATIENCE seconds
-# NO_ANSWER       requests are lost and no answer of any kind came for `patience` seconds
-# NO_PROGRESS     answers come, such as throttling, but no account was settled for `patience` seconds
+# A run ends by the first rule that holds of the table in `StopRules._stop`.
 #
 # A pause that the platform asks for (Retry-After) is neither silence nor time without progress, up to MAX_PAUSE seconds
 # between two settled accounts. Time in which the process slept (SIGSTOP) does not count either.
@@ -37,7 +32,7 @@ if TYPE_CHECKING:
     from rbim.bulk.failure_policy import Decision
     from rbim.bulk.work import Chunk, Settlement
 
-__all__ = ["GO_ON", "Closing", "FailureLimit", "StopReason", "StopRules", "Verdict"]
+__all__ = ["Closing", "FailureLimit", "StopReason", "StopRules", "Verdict"]
 
 StopReason = Literal["fuse", "not connected", "no answer", "no progress"]
 
@@ -127,9 +122,6 @@ class Verdict:
     close: FailureReason | None = None
 
 
-GO_ON = Verdict()
-
-
 @define
 class _Refusals:
     """Refusals in a row in one group, by one rule and for one reason: its code, beside which the text may name an account.
@@ -163,8 +155,8 @@ class StopRules:
         self._woke = self._answered_at = now
         self._connected = False
         self._halted_until = -inf
-        self._silent_since: float | None = None
-        self._stuck_since: float | None = None
+        self._silent_since = self._stuck_since = inf  # not silent, not stuck
+        self._too_many_failed = False
         self._pauses = 0.0  # seconds of pauses that the platform asked for since the last settled account
         self._done = 0  # requests that had an account done
         self._refusals: dict[str, _Refusals] = {}
@@ -175,7 +167,7 @@ class StopRules:
     @property
     def is_unreachable(self) -> bool:
         """Whether requests have ended, and none of them had a connection."""
-        return not self._connected and self._silent_since is not None
+        return not self._connected and self._silent_since < inf
 
     def is_closed(self, group: str) -> bool:
         """Return whether nothing more is to be sent to a group."""
@@ -184,7 +176,7 @@ class StopRules:
     def tick(self, now: float) -> StopReason | None:
         """Note that the process runs; return why the run ends, if no request needs to end for that. Call it every second."""
         now = self._awake(now)
-        return None if self._connected else self._exhausted(now)
+        return None if self._connected else self._stop(now)
 
     def _awake(self, now: float) -> float:
         """Return the time without that in which the process slept."""
@@ -199,11 +191,27 @@ class StopRules:
         now = self._awake(now)
         self._note_times(decision, now, elapsed)
         close = None if chunk.group in self._closed else self._group(chunk, decision)
-        stop = self._exhausted(now) or self._fuse(chunk, decision)
+        self._note_failure(chunk, decision)
+        stop = self._stop(now)
         if close is not None:
             self._closed.add(chunk.group)
             del self._refusals[chunk.group]
-        return GO_ON if stop is None and close is None else Verdict(stop, close)
+        return Verdict(stop, close)
+
+    def _stop(self, now: float) -> StopReason | None:
+        """Return why the run ends, if it does."""
+        silent, stuck = now - self._silent_since, now - self._stuck_since
+        rules: dict[StopReason, bool] = {
+            # there was never a connection
+            "not connected": not self._connected and silent > min(self._patience, CONNECT_PATIENCE),
+            # requests are lost, and no answer of any kind comes
+            "no answer": silent > self._patience,
+            # answers come, such as throttling, but no account is settled
+            "no progress": stuck > self._patience + min(self._pauses, MAX_PAUSE),
+            # more requests failed for good than the failure limit allows
+            "fuse": self._too_many_failed,
+        }
+        return next((reason for reason, holds in rules.items() if holds), None)
 
     # Time.
 
@@ -213,14 +221,14 @@ class StopRules:
             return
         if signal is Signal.LOST:
             self._connected |= settlement is None or settlement.outcome is not RequestState.NOT_SENT
-            if self._silent_since is None:
+            if self._silent_since == inf:
                 self._silent_since = max(self._answered_at, self._woke, self._halted_until, now - elapsed)
         else:
-            self._connected, self._answered_at, self._silent_since = True, now, None
+            self._connected, self._answered_at, self._silent_since = True, now, inf
         settled = settlement is not None and (settlement.state is not None or decision.step is Step.SPLIT)
         if settled:
-            self._stuck_since, self._pauses = None, 0.0
-        elif signal is not Signal.ANSWERED and self._stuck_since is None:
+            self._stuck_since, self._pauses = inf, 0.0
+        elif signal is not Signal.ANSWERED and self._stuck_since == inf:
             self._stuck_since = now
         if settlement is not None and settlement.reason is not None and signal is not Signal.ANSWERED:
             self.cause = settlement.reason.text
@@ -231,36 +239,23 @@ class StopRules:
             self._pauses += max(0.0, ends - max(now, self._halted_until))
             self._halted_until = max(self._halted_until, ends)
 
-    def _exhausted(self, now: float) -> StopReason | None:
-        """Return why the run has waited too long, if it has."""
-        if self._silent_since is not None:
-            silent = now - self._silent_since
-            if not self._connected and silent > min(self._patience, CONNECT_PATIENCE):
-                return "not connected"
-            if silent > self._patience:
-                return "no answer"
-        if self._stuck_since is not None and now - self._stuck_since > self._patience + min(self._pauses, MAX_PAUSE):
-            return "no progress"
-        return None
-
     # Failures.
 
-    def _fuse(self, chunk: Chunk, decision: Decision) -> StopReason | None:
+    def _note_failure(self, chunk: Chunk, decision: Decision) -> None:
         settlement, share = decision.settlement, not isinstance(self._limit.limit, int)
         if settlement is None or settlement.state is None:
-            return None
+            return
         refusals = self._refusals.get(chunk.group)
         counted = refusals is not None and decision.whole_group and refusals.requests > 1
         if share and (counted or chunk.group in self._closed):
-            return None
+            return
         self._settled += 1
         if not decision.final:
-            return None
+            return
         self._failed_at.append(self._settled)
         while self._failed_at[0] <= self._settled - self._window:
             self._failed_at.popleft()
-        exceeded = self._limit.exceeded(len(self._failed_at), int(min(self._settled, self._window)))
-        return "fuse" if exceeded else None
+        self._too_many_failed = self._limit.exceeded(len(self._failed_at), int(min(self._settled, self._window)))
 
     # Groups.
 

@@ -19,7 +19,7 @@ from rbim.bulk.input.format import Format, write_rows
 from rbim.bulk.journal.facts import job_facts, open_to_read
 from rbim.bulk.journal.lock import is_locked
 from rbim.bulk.report.reading import read_report
-from rbim.bulk.report.rows import RowChoice, chosen_rows, not_done, write_chosen_csv
+from rbim.bulk.report.rows import RowChoice, chosen_rows, not_done, write_report_csv
 from rbim.errors import InvalidRequest
 from rbim.page.server import Answer, FilePage
 
@@ -179,7 +179,7 @@ def written(journal: Path, choice: RowChoice | None) -> tuple[IO[bytes], str]:
                 write_rows(file, form, not_done(connection))
             else:
                 file.write("\N{BYTE ORDER MARK}".encode())  # for spreadsheets
-                write_chosen_csv(cast("IO[str]", getwriter("utf-8")(file)), connection, choice)
+                write_report_csv(cast("IO[str]", getwriter("utf-8")(file)), connection, choice)
         file.flush()
     except BaseException:
         file.close()

@@ -18,7 +18,7 @@ from rbim import (
     Unanswered,
 )
 from rbim.bulk.failure_policy import Decision, Signal, Step, failed, judge
-from rbim.bulk.stop_rules import GO_ON, FailureLimit, StopRules
+from rbim.bulk.stop_rules import FailureLimit, StopRules, Verdict
 from rbim.bulk.work import Chunk, Work
 from rbim.codes import FULL
 from rbim.operations.fails import Fail
@@ -79,7 +79,7 @@ class Requests:
             if (stop := self.wait(every)) is not None:
                 return stop, number
             verdict = self.end(result() if callable(result) else result, **how)
-            if verdict != GO_ON:
+            if verdict != Verdict():
                 return verdict.stop or verdict.close, number
         return None, most
 
@@ -176,7 +176,7 @@ def test_one_account_that_is_done_lets_a_group_stay_open():
     run = Requests(limit=None)
     for _ in range(100):
         for result in (NO_ROOM, NO_ROOM, everybody(4)):
-            assert run.end(result, size=5) == GO_ON
+            assert run.end(result, size=5) == Verdict()
 
 
 def test_one_account_that_is_done_among_others_that_are_listed_lets_a_group_stay_open():
@@ -186,22 +186,22 @@ def test_one_account_that_is_done_among_others_that_are_listed_lets_a_group_stay
     for _ in range(5):
         run.end(group="other")
         for _ in range(2):
-            assert run.end(everybody(20), size=20) == GO_ON
-        assert run.end(listed, size=20, resent=True) == GO_ON
+            assert run.end(everybody(20), size=20) == Verdict()
+        assert run.end(listed, size=20, resent=True) == Verdict()
 
 
 def test_refusals_for_different_causes_are_no_run():
     run = Requests(limit=None)
     for _ in range(100):
         for result in (NO_ROOM, NO_GROUP, everybody(5), everybody(5, "another")):
-            assert run.end(result, size=5) == GO_ON
+            assert run.end(result, size=5) == Verdict()
 
 
 def test_a_code_that_means_nothing_to_rbim_closes_a_group_only_if_others_get_on():
     run = Requests(limit=0.9)
     verdicts = []
-    while not verdicts or verdicts[-1] == GO_ON:
-        assert run.end(None, group="other") == GO_ON
+    while not verdicts or verdicts[-1] == Verdict():
+        assert run.end(None, group="other") == Verdict()
         verdicts.append(run.end(ODD, group="bad"))
     verdict = verdicts[-1]
     assert (len(verdicts), verdict.stop) == (20, None)
@@ -217,7 +217,7 @@ def test_what_was_lost_or_throttled_says_nothing_of_its_group():
     for error in (Unanswered("reset"), NotSent("refused"), Throttled("slower", code="160016")):
         for _ in range(50):
             run.end()  # the run gets on
-            assert run.end(error) == GO_ON
+            assert run.end(error) == Verdict()
 
 
 def test_groups_that_are_gone_do_not_end_a_job_whose_others_are_fine():
@@ -258,7 +258,7 @@ def test_a_run_without_any_connection_ends_soon_and_knows_why(patience):
 def test_silence_before_a_first_connection_lasts_18_seconds_and_not_longer():
     run = Requests()
     assert run.wait(15.0) is None
-    assert run.end(NotSent("connect timeout"), elapsed=15.0) == GO_ON
+    assert run.end(NotSent("connect timeout"), elapsed=15.0) == Verdict()
     assert run.wait(3.0) is None
     assert run.wait(0.25) == "not connected"
 
@@ -266,7 +266,7 @@ def test_silence_before_a_first_connection_lasts_18_seconds_and_not_longer():
 @each_row("first", [None, Unanswered("reset"), Throttled("slower", code="160016")])
 def test_one_connection_is_enough_to_wait_for_the_whole_patience(first):
     run = Requests(limit=None)
-    assert run.end(first) == GO_ON
+    assert run.end(first) == Verdict()
     why, _ = run.until(NotSent("refused"), every=0.5)
     assert why == ("no progress" if isinstance(first, Throttled) else "no answer")
     assert 120.0 < run.now - run.began <= 122.0
@@ -286,7 +286,7 @@ def test_time_without_requests_is_no_silence():
     run.end()
     for _ in range(3):
         assert run.wait(3600.0) is None
-        assert run.end(Unanswered("reset")) == GO_ON
+        assert run.end(Unanswered("reset")) == Verdict()
         run.end()
 
 
@@ -311,11 +311,11 @@ def test_one_settled_account_now_and_then_is_progress():
 def test_a_long_pause_that_the_platform_asked_for_is_waited_for():
     run = Requests()
     run.end()
-    assert run.end(Throttled("later", code="160016", status=429, retry_after=300)) == GO_ON
-    assert run.end(NotSent("refused")) == GO_ON  # it was in flight
+    assert run.end(Throttled("later", code="160016", status=429, retry_after=300)) == Verdict()
+    assert run.end(NotSent("refused")) == Verdict()  # it was in flight
     assert run.wait(301.0) is None
-    assert run.end(Throttled("again", code="160016")) == GO_ON
-    assert run.end() == GO_ON
+    assert run.end(Throttled("again", code="160016")) == Verdict()
+    assert run.end() == Verdict()
     assert run.wait(1000.0) is None
 
 

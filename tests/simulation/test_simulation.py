@@ -20,7 +20,7 @@ EVERYDAY = {"job": "1,3,6", "inbox": "1-3,6,8", "service": "1,2,6,7", "trio_inbo
 """Storms of everything at once, and some of the special situations."""
 
 FAILED = {
-    "job": "27,32,35,37,90,121,448,657,738,1092",
+    "job": "27,32,35,37,90,121,448,657,738,1092,1867",
     "inbox": "33,53,56,85",
     "service": "71,110,200,228,240,415,925,985,1016",
 }

@@ -14,7 +14,7 @@ from rbim.bulk.input.format import Format, codec, delimiter
 from rbim.bulk.input.rows import BadRow, Columns, Row, are_plain, bad_row, cleaned, parse_row, unescaped
 from rbim.bulk.input.table import DELIMITERS, Table, Wanted, csv_table, json_table, sheet_table
 from rbim.errors import InvalidRequest
-from rbim.validators import or_none, require
+from rbim.validators import one_of, or_none, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -46,17 +46,6 @@ def _limit(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
         raise InvalidRequest(
             f"{attribute.name}: invalid value {value!r}: use a count, or a share from 0.0 to 1.0", field=attribute.name
         )
-
-
-def _line(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidRequest(
-            f"{attribute.name}: invalid value {value!r}: use the number of a line, or 0 for none", field=attribute.name
-        )
-
-
-def _boolean(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    require(attribute.name, value, bool, "True or False")
 
 
 def _to_codec(value: str | None) -> str:
@@ -97,12 +86,12 @@ class RowFile:
     encoding: str = field(default=None, kw_only=True, converter=_to_codec)
     delimiter: str | None = field(default=None, kw_only=True, validator=or_none(delimiter))
     sheet: str | None = field(default=None, kw_only=True)
-    header: int | None = field(default=None, kw_only=True, validator=or_none(_line))
+    header: int | None = field(default=None, kw_only=True, validator=or_none(whole_number))
     group: str | None = field(default=None, kw_only=True, converter=_to_group)
     group_column: str | None = field(default=None, kw_only=True)
     account_column: str | None = field(default=None, kw_only=True)
     user_name_column: str | None = field(default=None, kw_only=True)
-    allow_damaged: bool = field(default=False, kw_only=True, validator=_boolean)
+    allow_damaged: bool = field(default=False, kw_only=True, validator=one_of(bool))
     max_bad: float | None = field(default=None, kw_only=True, validator=or_none(_limit))
     _opened: BinaryIO | None = field(default=None, init=False, repr=False)
     _format: Format | None = field(default=None, init=False, repr=False)

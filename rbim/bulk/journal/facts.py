@@ -129,6 +129,8 @@ def damage_of(path: Path) -> InvalidRequest | None:
     return None
 
 
+NOT_ALLOWED = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}
+
 NO_DATABASE = "file is not a database"
 """What SQLite says of a file of another kind, and of one whose first page is damaged."""
 
@@ -181,20 +183,13 @@ def _reader(path: Path) -> sqlite3.Connection:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         except BaseException as error:
             connection.close()
-            if not _needs_other_mode(error):
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in NOT_ALLOWED:
                 raise
+            if mode == modes[-1] and "immutable" not in mode:
+                cause = f"its directory cannot be written, and {log} has its latest changes: copy both to another directory"
+                raise _unreadable(path, cause) from error
             if mode == modes[-1]:
-                if len(modes) < 3:  # noqa: PLR2004  # not immutable: the log has changes
-                    cause = (
-                        f"its directory cannot be written, and {log} has its latest changes: copy both to another directory"
-                    )
-                    raise _unreadable(path, cause) from error
                 raise
         else:
             return connection
     raise AssertionError  # not reached: one mode returned or raised
-
-
-def _needs_other_mode(error: BaseException) -> bool:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return code in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}

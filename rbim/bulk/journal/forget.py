@@ -28,7 +28,6 @@ from rbim.errors import InvalidRequest
 from rbim.validators import require_path
 
 if TYPE_CHECKING:
-    import sqlite3
     from os import PathLike
 
     from rbim.storage.sqlite import Database
@@ -69,37 +68,30 @@ REPLACE_TEXTS = (
 class Erasable:
     """A journal whose accounts can be erased: their number, and how many of them a run would still send.
 
-    ``loaded``: whether the input was read completely. ``begun``: whether an erasure began; ``erased``: the end of it.
+    ``unfinished``: why the job can be resumed, or empty. ``erased``: the end of the erasure.
     """
 
     accounts: int
     waiting: int
-    loaded: bool
-    begun: bool
+    unfinished: str
     erased: datetime | None
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether the job can be resumed."""
-        return not self.begun and (self.waiting > 0 or not self.loaded)
 
 
 def erasable(journal: Path) -> Erasable:
     """Return the facts that matter for an erasure. Raises InvalidRequest if the journal cannot be read."""
     with closing(open_to_read(journal)) as connection, reading(journal):
-        return _erasable(connection, journal)
-
-
-def _erasable(connection: sqlite3.Connection | Database, journal: Path) -> Erasable:
-    facts = facts_in(connection)
-    if facts is None:
-        raise InvalidRequest(f"{journal}: the journal holds no job, and no accounts", field="journal")
-    accounts, waiting = connection.execute("SELECT count(*), count(*) FILTER (WHERE state <= 0) FROM account").fetchone()
+        facts = facts_in(connection)
+        if facts is None:
+            raise InvalidRequest(f"{journal}: the journal holds no job, and no accounts", field="journal")
+        statement = "SELECT count(*), count(*) FILTER (WHERE state <= 0) FROM account"
+        ((accounts, waiting),) = connection.execute(statement)
+    unfinished = f"{waiting:,} accounts still wait to be sent" if waiting else ""
+    if facts.loaded is None:
+        unfinished = "its input was not read completely"
     return Erasable(
         accounts=accounts,
         waiting=waiting,
-        loaded=facts.loaded is not None,
-        begun=facts.erased is not None,
+        unfinished="" if facts.erased is not None else unfinished,
         erased=datetime.fromtimestamp(facts.erased, UTC) if facts.erased else None,
     )
 
@@ -123,29 +115,34 @@ def forget_job(journal: str | PathLike[str], *, unfinished: bool = False) -> dat
     lock = JobLock(path)
     lock.acquire()
     try:
+        if (left := erasable(path).unfinished) and not unfinished:
+            raise InvalidRequest(
+                f"{path}: {left}, which the erasure would end: resume the job first, or erase an unfinished job"
+                " (--unfinished)",
+                field="journal",
+            )
         opened = Journal(path, clock=SystemClock())
         opened.open()
         try:
             with reading(path):
-                return _erase(opened, path, unfinished=unfinished)
+                return _erase(opened.database, path)
         finally:
             opened.close()
     finally:
         lock.release()
 
 
-def _erase(journal: Journal, path: Path, *, unfinished: bool) -> datetime:
-    database = journal.database
-    found = database.read(lambda: _erasable(database, path))
-    if found.unfinished and not unfinished:
-        left = f"{found.waiting:,} accounts still wait to be sent" if found.loaded else "its input was not read completely"
-        raise InvalidRequest(
-            f"{path}: {left}, which the erasure would end: resume the job first, or erase an unfinished job (--unfinished)",
-            field="journal",
-        )
+def _erase(database: Database, path: Path) -> datetime:
     database.commit([lambda: _replace_texts(database)], apart=False)
     database.rewrite()
-    _empty_log(database, path)
+    give_up = time.monotonic() + PATIENCE
+    while not database.truncate_log():
+        if time.monotonic() > give_up:
+            raise InvalidRequest(
+                f"{path}: the erasure is not complete, because another program reads the journal: end it, then erase again",
+                field="journal",
+            )
+        time.sleep(PAUSE)
     database.commit([lambda: database.execute("UPDATE job SET erased = ?", (database.now,))], apart=False)
     return datetime.fromtimestamp(database.now, UTC)
 
@@ -156,14 +153,3 @@ def _replace_texts(database: Database) -> None:
     ((options,),) = database.execute("SELECT options FROM job").fetchall()
     kept = {name: value for name, value in json.loads(options).items() if isinstance(value, (bool, int, float))}
     database.execute("UPDATE job SET options = ?, erased = ?", (json.dumps(kept), ERASING))
-
-
-def _empty_log(database: Database, path: Path) -> None:
-    give_up = time.monotonic() + PATIENCE
-    while not database.truncate_log():
-        if time.monotonic() > give_up:
-            raise InvalidRequest(
-                f"{path}: the erasure is not complete, because another program reads the journal: end it, then erase again",
-                field="journal",
-            )
-        time.sleep(PAUSE)

@@ -54,9 +54,8 @@ PLAN = (
     """CREATE TEMP TABLE plan (
         id INTEGER PRIMARY KEY, sender_group INTEGER, chunk INTEGER, resent INTEGER, repeats INTEGER, attempt INTEGER)""",
     """INSERT INTO temp.plan (sender_group, chunk, resent, repeats, attempt)
-        SELECT waiting.sender_group, waiting.chunk, waiting.resent, request.id, coalesce(request.attempt, 0) + 1
-        FROM (SELECT sender_group, chunk, max(state = -1) AS resent FROM account WHERE state <= 0
-            GROUP BY sender_group, chunk) AS waiting
+        SELECT waiting.sender_group, waiting.chunk, state = -1, request.id, coalesce(request.attempt, 0) + 1
+        FROM (SELECT DISTINCT sender_group, chunk, state FROM account WHERE state <= 0) AS waiting
         JOIN sender_group ON sender_group.id = waiting.sender_group
         LEFT JOIN request ON request.retry = 1
             AND request.sender_group = waiting.sender_group AND request.chunk = waiting.chunk
@@ -66,11 +65,12 @@ PLAN = (
 """The chunks that wait at the beginning of a run, in the order of sending: repeats, then one of each group, and again."""
 
 NEXT = """SELECT plan.sender_group, plan.chunk, target_group.name, user_name, resent, repeats, attempt,
-        group_concat(account.account, char(10))
+        (SELECT group_concat(account, '\n') FROM account
+            WHERE account.sender_group = plan.sender_group AND account.chunk = plan.chunk AND state <= 0)
     FROM temp.plan JOIN sender_group ON sender_group.id = plan.sender_group
     JOIN target_group ON target_group.id = target_group
-    CROSS JOIN account ON account.sender_group = plan.sender_group AND account.chunk = plan.chunk
-    WHERE plan.id BETWEEN ? AND ? AND account.state <= 0 GROUP BY plan.id ORDER BY plan.id"""
+    WHERE plan.id BETWEEN ? AND ? ORDER BY plan.id"""
+COUNTS = ", ".join(f"count(*) FILTER (WHERE state = {state:d})" for state in AccountState)  # in half the time of GROUP BY
 NEW_NUMBER = "SELECT max(chunk) + 1 FROM account WHERE sender_group = ?"
 DIVIDE = """UPDATE account SET chunk = ? WHERE sender_group = ? AND chunk = ?
     AND account IN (SELECT value FROM json_each(?))"""
@@ -274,22 +274,18 @@ class Journal:
 
     def counts(self) -> dict[AccountState, int]:
         """Return the number of accounts in each state."""
-        statement = "SELECT state, count(*) FROM account GROUP BY state"
-        found = dict(self.database.read(lambda: self.database.execute(statement).fetchall()))
-        return {state: found.get(state, 0) for state in AccountState}
+        statement = f"SELECT {COUNTS} FROM account"  # noqa: S608  # a constant
+        (found,) = self.database.read(lambda: self.database.execute(statement).fetchall())
+        return dict(zip(AccountState, found, strict=True))
 
-    def planned(self) -> tuple[int, int]:
-        """Return the number of groups, and of requests for all accounts."""
-        statement = """SELECT (SELECT count(*) FROM target_group),
-            (SELECT count(*) FROM (SELECT 1 FROM account GROUP BY sender_group, chunk))"""
-        ((groups, requests),) = self.database.read(lambda: self.database.execute(statement).fetchall())
-        return groups, requests
-
-    def group_sizes(self) -> dict[str, int]:
-        """Return the number of accounts of each group."""
-        statement = """SELECT target_group.name, count(*) FROM account JOIN sender_group ON sender_group.id = sender_group
+    def planned(self) -> tuple[dict[str, int], int]:
+        """Return the number of accounts of each group, and of requests for all accounts."""
+        of_groups = """SELECT target_group.name, count(*) FROM account JOIN sender_group ON sender_group.id = sender_group
             JOIN target_group ON target_group.id = target_group GROUP BY target_group"""
-        return dict(self.database.read(lambda: self.database.execute(statement).fetchall()))
+        of_requests = "SELECT count(*) FROM (SELECT DISTINCT sender_group, chunk FROM account)"
+        sizes = self.database.read(lambda: self.database.execute(of_groups).fetchall())
+        ((requests,),) = self.database.read(lambda: self.database.execute(of_requests).fetchall())
+        return dict(sizes), requests
 
     # Requests.
 
@@ -299,15 +295,16 @@ class Journal:
 
     def _next_chunks(self, limit: int) -> list[Chunk]:
         chunks: list[Chunk] = []
-        while not chunks and self._planned < self._plan_ends:  # those of closed groups do not wait any more
+        while not chunks and self._planned < self._plan_ends:
             found = self.database.execute(NEXT, (self._planned + 1, self._planned + limit))
             self._planned += limit
             for sender_group, number, group, user_name, resent, repeats, attempt, accounts in found:
-                chunk = Chunk(
-                    sender_group=sender_group, id=number, group=group, user_name=user_name or None,
-                    accounts=tuple(accounts.split("\n")), resent=bool(resent), repeats=repeats, attempt=attempt,
-                )  # fmt: skip
-                chunks.append(chunk)
+                if accounts is not None:  # of a closed group none waits any more
+                    chunk = Chunk(
+                        sender_group=sender_group, id=number, group=group, user_name=user_name or None,
+                        accounts=tuple(accounts.split("\n")), resent=bool(resent), repeats=repeats, attempt=attempt,
+                    )  # fmt: skip
+                    chunks.append(chunk)
         return chunks
 
     def divide(self, whole: Chunk, place: int) -> list[Chunk]:

@@ -104,7 +104,7 @@ def _read(connection: sqlite3.Connection, path: Path, *, running: bool) -> Repor
     ((again,),) = connection.execute("SELECT EXISTS (SELECT 1 FROM request WHERE retry = 1)")
     complete = facts.loaded is not None and not settled.waiting and not again
     state = "loading" if facts.loaded is None else "running" if running else "complete" if complete else "incomplete"
-    anomalies, first_anomalies = _read_anomalies(connection)
+    ((anomalies,),) = connection.execute("SELECT count(*) FROM anomaly")
     return Report(
         operation=facts.operation,
         done_word=done_word,
@@ -124,9 +124,9 @@ def _read(connection: sqlite3.Connection, path: Path, *, running: bool) -> Repor
         runs=runs,
         over_time=_read_intervals(connection),
         anomalies=anomalies,
-        first_anomalies=() if facts.erased else first_anomalies,
-        first_duplicates=_read_duplicates(connection),
-        first_bad_rows=_read_bad_rows(connection),
+        first_anomalies=() if facts.erased else tuple(Anomaly(**each) for each in _rows(connection, _ANOMALIES)),
+        first_duplicates=tuple(DuplicateRow(**each) for each in _rows(connection, _DUPLICATES)),
+        first_bad_rows=tuple(BadRow(**each) for each in _rows(connection, _BAD_ROWS)),
         erased=None if facts.erased is None else _utc(facts.erased),
     )
 
@@ -136,9 +136,11 @@ def _utc(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _read_row(connection: sqlite3.Connection, statement: str, **values: float | str | None) -> Any:
-    (row,) = connection.execute(statement, NUMBERS | values)
-    return row
+def _rows(connection: sqlite3.Connection, statement: str, **values: float) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a statement by the names of its columns, which are those of the fields that they fill."""
+    cursor = connection.execute(statement, NUMBERS | {"listed": LISTED} | values)
+    names = [name for name, *_ in cursor.description]
+    return (dict(zip(names, row, strict=True)) for row in cursor)
 
 
 # ------------------------------------------------------------------------------ accounts
@@ -194,8 +196,8 @@ def _read_accounts(connection: sqlite3.Connection, *, running: bool) -> _Settled
     listed = tuple(nlargest(REASONS, counted(reasons_found()), key=lambda each: each.accounts))
     rest = numbers["reasons"] - len(listed)
     left_off = ReasonsLeftOff(reasons=rest, accounts=numbers["accounts"] - sum(each.accounts for each in listed))
-    under_way, waiting = _read_row(connection, _REACHED)
-    loaded, rows, bad, repeated = _read_row(connection, "SELECT loaded, rows, bad, duplicates FROM job")
+    ((under_way, waiting),) = connection.execute(_REACHED, NUMBERS)
+    ((loaded, rows, bad, repeated),) = connection.execute("SELECT loaded, rows, bad, duplicates FROM job")
     if loaded is None:  # the accounts come when the input was read completely
         states[AccountState.WAITING] = rows - bad
     accounts = AccountCounts(
@@ -232,45 +234,36 @@ def _read_codes(connection: sqlite3.Connection, settled: Mapping[str, int]) -> t
 
 
 _SENDINGS = """
-    SELECT count(*), count(*) FILTER (WHERE outcome = :sent_open),
-        count(*) FILTER (WHERE outcome = :sent_answered),
-        count(*) FILTER (WHERE outcome = :sent_refused), count(*) FILTER (WHERE outcome = :sent_not_sent),
-        count(*) FILTER (WHERE outcome = :sent_unknown), count(*) FILTER (WHERE attempt > 1 AND NOT resent),
-        count(*) FILTER (WHERE resent), count(*) FILTER (WHERE outcome = :sent_refused AND reason IN
-            (SELECT id FROM reason WHERE error = 'Throttled')),
-        count(*) FILTER (WHERE outcome IN (:sent_answered, :sent_refused) AND elapsed IS NOT NULL), total(waited)
+    SELECT count(*) AS sent,
+        count(*) FILTER (WHERE outcome = :sent_answered) AS answered,
+        count(*) FILTER (WHERE outcome = :sent_refused) AS refused,
+        count(*) FILTER (WHERE outcome = :sent_not_sent) AS not_sent,
+        count(*) FILTER (WHERE outcome IN (:sent_unknown, :sent_open)) AS unknown,
+        count(*) FILTER (WHERE outcome = :sent_open AND :running) AS in_flight,
+        count(*) FILTER (WHERE outcome = :sent_refused AND reason IN
+            (SELECT id FROM reason WHERE error = 'Throttled')) AS throttled,
+        count(*) FILTER (WHERE attempt > 1 AND NOT resent) AS repeated,
+        count(*) FILTER (WHERE resent) AS resent,
+        count(*) FILTER (WHERE split) AS split,
+        total(waited) AS waited
     FROM request
 """
 
-_TIMES = """SELECT elapsed FROM request WHERE outcome IN (:sent_answered, :sent_refused) AND elapsed IS NOT NULL
-    ORDER BY elapsed"""
+_TIMES = "SELECT elapsed FROM request WHERE outcome IN (:sent_answered, :sent_refused) AND elapsed IS NOT NULL"
 
 
 def _read_requests(connection: sqlite3.Connection, *, seconds: float, running: bool) -> RequestFigures:
     """Return the figures of the requests; ``seconds``: the job's running time."""
-    sent, underway, answered, refused, not_sent, unknown, repeated, resent, throttled, timed, waited = _read_row(
-        connection, _SENDINGS
-    )
-    (split,) = _read_row(connection, "SELECT count(*) FROM request WHERE split")
-    return RequestFigures(
-        sent=sent,
-        answered=answered,
-        refused=refused,
-        not_sent=not_sent,
-        unknown=unknown + underway,
-        in_flight=underway if running else 0,
-        throttled=throttled,
-        repeated=repeated,
-        resent=resent,
-        split=split,
-        per_second=answered / seconds if seconds else 0.0,
-        latency=_latency(connection, timed) if timed else None,
-        waited=waited,
-    )
+    (figures,) = _rows(connection, _SENDINGS, running=running)
+    per_second = figures["answered"] / seconds if seconds else 0.0
+    return RequestFigures(**figures, per_second=per_second, latency=_latency(connection))
 
 
-def _latency(connection: sqlite3.Connection, count: int) -> Latency:
-    ordered = connection.execute(_TIMES, NUMBERS)
+def _latency(connection: sqlite3.Connection) -> Latency | None:
+    ((count,),) = connection.execute(f"SELECT count(*) FROM ({_TIMES})", NUMBERS)  # noqa: S608  # a constant
+    if not count:
+        return None
+    ordered = connection.execute(f"{_TIMES} ORDER BY elapsed", NUMBERS)
     values: list[float] = []
     passed, value = 0, 0.0
     for percent in (50, 95, 99, 100):
@@ -301,9 +294,12 @@ def _read_runs(connection: sqlite3.Connection) -> tuple[RunFigures, ...]:
 
 
 _CONDENSED = """
-    SELECT min(run), min(at - seconds), sum(seconds), sum(requests) / sum(seconds), sum(accounts) / sum(seconds),
-        sum(in_flight * seconds) / sum(seconds), sum(concurrency * seconds) / sum(seconds),
-        sum(rate * seconds) / sum(CASE WHEN rate IS NOT NULL THEN seconds END), sum(throttled), sum(failed)
+    SELECT min(run) AS run, min(at - seconds) AS time,
+        sum(sum(seconds)) OVER (ORDER BY min(place)) - sum(seconds) AS at, sum(seconds) AS seconds,
+        sum(requests) / sum(seconds) AS requests, sum(accounts) / sum(seconds) AS accounts,
+        sum(in_flight * seconds) / sum(seconds) AS in_flight, sum(concurrency * seconds) / sum(seconds) AS concurrency,
+        sum(rate * seconds) / sum(CASE WHEN rate IS NOT NULL THEN seconds END) AS rate,
+        sum(throttled) AS throttled, sum(failed) AS failed
     FROM (
         SELECT *, rowid AS place, run * :apart AS part,
             max(1, sum(seconds >= :short) OVER (PARTITION BY run * :apart ORDER BY rowid)) - 1 AS number
@@ -319,60 +315,25 @@ def _read_intervals(connection: sqlite3.Connection) -> tuple[Interval, ...]:
     separate = len(lengths) <= INTERVALS // 2
     spare = INTERVALS - len(lengths) if separate else INTERVALS
     each = 1 if sum(lengths) <= INTERVALS else -(-sum(lengths) // spare)
-    found: list[Interval] = []
-    at = 0.0
-    for run, time, seconds, requests, accounts, in_flight, concurrency, rate, throttled, failed in connection.execute(
-        _CONDENSED, {"apart": separate, "short": MIN_SAMPLE, "each": each}
-    ):
-        found.append(
-            Interval(
-                run=run,
-                time=_utc(time),
-                at=at,
-                seconds=seconds,
-                requests=requests,
-                accounts=accounts,
-                in_flight=in_flight,
-                concurrency=concurrency,
-                rate=rate,
-                throttled=throttled,
-                failed=failed,
-            )
-        )
-        at += seconds
-    return tuple(found)
+    found = _rows(connection, _CONDENSED, apart=separate, short=MIN_SAMPLE, each=each)
+    return tuple(Interval(**{**values, "time": _utc(values["time"])}) for values in found)
 
 
-# ------------------------------------------------------------------------------ anomalies and bad rows
+# ------------------------------------------------------------------------------ rows
 
 
-def _read_anomalies(connection: sqlite3.Connection) -> tuple[int, tuple[Anomaly, ...]]:
-    """Return the number of anomalies, and the first ones."""
-    rows = connection.execute(
-        """SELECT coalesce(target_group.name, ''), anomaly.account, coalesce(reason.text, ''), anomaly.request FROM anomaly
-        LEFT JOIN request ON request.id = anomaly.request
-        LEFT JOIN sender_group ON sender_group.id = request.sender_group
-        LEFT JOIN target_group ON target_group.id = sender_group.target_group
-        LEFT JOIN reason ON reason.id = anomaly.reason
-        ORDER BY anomaly.rowid LIMIT ?""",
-        (LISTED,),
-    )
-    listed = tuple(Anomaly(group=group, account=account, reason=why, request=number) for group, account, why, number in rows)
-    (count,) = _read_row(connection, "SELECT count(*) FROM anomaly")
-    return count, listed
+_ANOMALIES = """
+    SELECT coalesce(target_group.name, '') AS "group", anomaly.account AS account, coalesce(reason.text, '') AS reason,
+        anomaly.request AS request
+    FROM anomaly LEFT JOIN request ON request.id = anomaly.request
+    LEFT JOIN sender_group ON sender_group.id = request.sender_group
+    LEFT JOIN target_group ON target_group.id = sender_group.target_group
+    LEFT JOIN reason ON reason.id = anomaly.reason ORDER BY anomaly.rowid LIMIT :listed
+"""
 
+_DUPLICATES = """
+    SELECT target_group.name AS "group", duplicate.account AS account, duplicate.seq AS row, duplicate.first AS first_row
+    FROM duplicate JOIN target_group ON target_group.id = duplicate.target_group ORDER BY duplicate.seq LIMIT :listed
+"""
 
-def _read_duplicates(connection: sqlite3.Connection) -> tuple[DuplicateRow, ...]:
-    """Return the first rows that repeat an earlier one."""
-    rows = connection.execute(
-        """SELECT target_group.name, duplicate.account, duplicate.seq, duplicate.first FROM duplicate
-        JOIN target_group ON target_group.id = duplicate.target_group ORDER BY duplicate.seq LIMIT ?""",
-        (LISTED,),
-    )
-    return tuple(DuplicateRow(group=group, account=account, row=row, first_row=first) for group, account, row, first in rows)
-
-
-def _read_bad_rows(connection: sqlite3.Connection) -> tuple[BadRow, ...]:
-    """Return the first rows that cannot be used."""
-    rows = connection.execute("SELECT line, reason, raw FROM bad_row ORDER BY rowid LIMIT ?", (LISTED,))
-    return tuple(BadRow(line, reason, raw) for line, reason, raw in rows)
+_BAD_ROWS = "SELECT line, reason, raw FROM bad_row ORDER BY rowid LIMIT :listed"

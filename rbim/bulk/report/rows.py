@@ -13,7 +13,6 @@ from attrs import frozen
 
 from rbim._support.text import no_formula
 from rbim.bulk.input.format import NotDone
-from rbim.bulk.input.rows import BadRow
 from rbim.bulk.work import AccountState, RequestState
 from rbim.errors import InvalidRequest
 
@@ -30,10 +29,8 @@ __all__ = [
     "RowChoice",
     "chosen_rows",
     "done",
-    "every_bad_row",
     "not_done",
     "unsuccessful",
-    "write_chosen_csv",
     "write_report_csv",
 ]
 
@@ -72,13 +69,17 @@ _SETTLED = f"""
     LEFT JOIN reached ON each.state <= 0 AND reached.sender_group = each.sender_group AND reached.chunk = each.chunk
 """  # noqa: S608  # a constant
 
-_EVERY = f"""
-    SELECT * FROM ({_SETTLED})
-    UNION ALL SELECT duplicate.seq, target_group.name, duplicate.account, '', 'duplicate',
-        'the same as line ' || duplicate.first, '', '', NULL
-        FROM duplicate JOIN target_group ON target_group.id = duplicate.target_group
-    ORDER BY place
-"""  # noqa: S608  # constants
+_CHOSEN = f"""
+    SELECT * FROM (
+        SELECT * FROM ({_SETTLED})
+        UNION ALL SELECT duplicate.seq, target_group.name, duplicate.account, '', 'duplicate',
+            'the same as line ' || duplicate.first, '', '', NULL
+            FROM duplicate JOIN target_group ON target_group.id = duplicate.target_group
+    ) WHERE place > :after AND (:of_state IS NULL OR state = :of_state)
+        AND (:of_reason IS NULL OR reason_text = :of_reason) AND (:of_code IS NULL OR reason_code = :of_code)
+        AND (:text = '' OR instr(lower(account), lower(:text)) OR instr(lower(name), lower(:text)))
+    ORDER BY place LIMIT :most
+"""  # noqa: S608  # a constant
 
 
 @frozen(kw_only=True)
@@ -120,15 +121,6 @@ class ReportRow(NamedTuple):
     request: int | None
 
 
-_CHOSEN = f"""
-    SELECT * FROM ({_EVERY.replace("ORDER BY place", "")})
-    WHERE place > :after AND (:of_state IS NULL OR state = :of_state)
-        AND (:of_reason IS NULL OR reason_text = :of_reason) AND (:of_code IS NULL OR reason_code = :of_code)
-        AND (:text = '' OR instr(lower(account), lower(:text)) OR instr(lower(name), lower(:text)))
-    ORDER BY place LIMIT :most
-"""  # noqa: S608  # constants
-
-
 def chosen_rows(
     connection: sqlite3.Connection, choice: RowChoice, *, after: int = 0, limit: int | None = None
 ) -> Iterator[ReportRow]:
@@ -144,11 +136,14 @@ def chosen_rows(
     return map(ReportRow._make, connection.execute(_CHOSEN, NUMBERS | values))
 
 
-def write_report_csv(stream: IO[str], connection: sqlite3.Connection, *, state: str | None = None) -> None:
+ALL = RowChoice()
+
+
+def write_report_csv(stream: IO[str], connection: sqlite3.Connection, choice: RowChoice = ALL) -> None:
     r"""Write one line per row of the input, in its order, after a line of :data:`COLUMNS`.
 
-    ``state``: only the rows in it (default: all). The stream must keep line ends (``open(..., newline="")``): they are
-    ``\r\n``, as usual for CSV.
+    ``choice``: only these rows (default: all), without those that cannot be used if a text, a reason or a code is chosen.
+    The stream must keep line ends (``open(..., newline="")``): they are ``\r\n``, as usual for CSV.
 
     ``row``: the line of the input where the row begins, or its place in an iterable, from 1. ``state``: ``invited`` (or the
     job's other word for done), ``refused``, ``failed``, ``unknown``, ``skipped`` (not sent, or a row that cannot be used:
@@ -161,35 +156,22 @@ def write_report_csv(stream: IO[str], connection: sqlite3.Connection, *, state: 
     """
     write = csv.writer(stream).writerow
     write(COLUMNS)
-    rows = map(ReportRow._make, connection.execute(_EVERY, NUMBERS))
-    for row in merge(rows, _bad_rows(connection), key=itemgetter(0)):
-        if state in {None, row.state}:
-            write(_cells(row))
-
-
-def _cells(row: ReportRow) -> tuple[object, ...]:
-    return (row.row, *map(_kept, row[1:4]), *map(no_formula, row[4:8]), row.request)
+    rows = chosen_rows(connection, choice)
+    if choice.reason is None and choice.code is None and not choice.text:
+        rows = merge(rows, _bad_rows(connection), key=itemgetter(0))
+    for row in rows:
+        if choice.state in {None, row.state}:
+            write((row.row, *map(_kept, row[1:4]), *map(no_formula, row[4:8]), row.request))
 
 
 def _bad_rows(connection: sqlite3.Connection) -> Iterator[ReportRow]:
-    for row in every_bad_row(connection):
-        yield ReportRow(row.line, "", "", "", SKIPPED, f"{row.reason}: {row.raw}", "", "", None)
+    for line, reason, raw in connection.execute("SELECT line, reason, raw FROM bad_row ORDER BY rowid"):
+        yield ReportRow(line, "", "", "", SKIPPED, f"{reason}: {raw}", "", "", None)
 
 
 def unsuccessful(connection: sqlite3.Connection) -> Iterator[ReportRow]:
     """Yield the rows that were refused, failed or are unknown, and those that cannot be used, in the input's order."""
     return merge(map(ReportRow._make, _settled(connection, NOT_DONE[:3])), _bad_rows(connection), key=itemgetter(0))
-
-
-def write_chosen_csv(stream: IO[str], connection: sqlite3.Connection, choice: RowChoice) -> None:
-    """Write one line for each chosen row, as :func:`write_report_csv` does; bad rows only if no text or reason is chosen."""
-    if choice.reason is None and choice.code is None and not choice.text:
-        write_report_csv(stream, connection, state=choice.state)
-        return
-    write = csv.writer(stream).writerow
-    write(COLUMNS)
-    for row in chosen_rows(connection, choice):
-        write(_cells(row))
 
 
 def not_done(connection: sqlite3.Connection, states: Collection[str] = NOT_DONE) -> Iterator[NotDone]:
@@ -216,9 +198,3 @@ def _to_write(connection: sqlite3.Connection, states: Collection[str]) -> Iterat
 def _settled(connection: sqlite3.Connection, states: Collection[str]) -> Iterator[Any]:
     statement = f"SELECT * FROM ({_SETTLED}) WHERE state IN (SELECT value FROM json_each(:states)) ORDER BY place"  # noqa: S608
     return connection.execute(statement, NUMBERS | {"states": json.dumps(list(states))})
-
-
-def every_bad_row(connection: sqlite3.Connection) -> Iterator[BadRow]:
-    """Yield the rows that cannot be used, in the input's order."""
-    for line, reason, raw in connection.execute("SELECT line, reason, raw FROM bad_row ORDER BY rowid"):
-        yield BadRow(line, reason, raw)

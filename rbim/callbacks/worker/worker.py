@@ -15,7 +15,6 @@ from attrs import Factory, define, evolve, field, setters
 
 from rbim._support.event_loops import waker
 from rbim._support.task_errors import is_being_cancelled
-from rbim._support.text import quoted
 from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.callbacks.observers import (
     DeadLettered,
@@ -42,7 +41,7 @@ from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.supervision import HostTask, Supervision
 from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
-from rbim.validators import above_zero, at_least_one
+from rbim.validators import above_zero, at_least_one, seconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    import attrs
     from anyio.abc import TaskStatus
 
     from rbim.callbacks.inbox.protocols import Backlog, Claim, Inbox
@@ -110,13 +108,6 @@ CRASHED = "its process or its worker ended %d times while it was handled, the la
 T = TypeVar("T")
 
 
-def _not_below_zero(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
-        raise InvalidRequest(
-            f"{attribute.name}: use a number of seconds from 0 on, not {quoted(value)}", field=attribute.name
-        )
-
-
 @define(eq=False, repr=False, slots=False, on_setattr=setters.frozen)
 class Worker:
     """Handles an inbox's events with ``handlers``, a :class:`~rbim.callbacks.Router`. Workers may share an inbox.
@@ -147,7 +138,7 @@ class Worker:
     timeout: float = field(default=60.0, kw_only=True, validator=above_zero)
     backoff: Backoff = field(factory=Backoff, kw_only=True)
     observers: Observers = field(factory=Observers, kw_only=True)
-    drain: float = field(default=10.0, kw_only=True, validator=_not_below_zero)
+    drain: float = field(default=10.0, kw_only=True, validator=seconds)
     around: Callable[[], AbstractAsyncContextManager[object]] | None = field(default=None, kw_only=True)
     supervision: Supervision = field(
         default=Factory(lambda self: Supervision("worker", self.observers, self.clock), takes_self=True), kw_only=True

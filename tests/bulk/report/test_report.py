@@ -23,7 +23,7 @@ from rbim.bulk.input.rows import BadRow, cleaned, unescaped
 from rbim.bulk.journal.schema import JOURNAL, STATEMENTS
 from rbim.bulk.report.plot import plot_report
 from rbim.bulk.report.reading import first_not_done, read_report
-from rbim.bulk.report.rows import COLUMNS, every_bad_row, not_done, write_report_csv
+from rbim.bulk.report.rows import COLUMNS, not_done, unsuccessful, write_report_csv
 from rbim.bulk.report.text import report_text
 from rbim.errors import InvalidRequest
 
@@ -447,7 +447,8 @@ def test_lists_of_what_is_odd_are_short_and_their_counts_whole(book):
     assert [each.row for each in report.first_duplicates] == list(range(2, 22))
     assert {(each.group, each.account, each.first_row) for each in report.first_duplicates} == {("研发部", "u1", 1)}
     assert report.first_bad_rows == tuple(BadRow(number + 100, f"bad {number}", "raw") for number in range(20))
-    assert list(every_bad_row(book.db)) == [BadRow(number + 100, f"bad {number}", "raw") for number in range(30)]
+    bad = [each for each in unsuccessful(book.db) if each.state == "skipped"]
+    assert [(each.row, each.reason) for each in bad] == [(number + 100, f"bad {number}: raw") for number in range(30)]
     text = report_text(report)
     assert text.count("and 25 more") == 2
     assert "Duplicates: 30\n  line 2: u1 of 研发部, as in line 1\n" in text
