@@ -28,8 +28,8 @@ __all__ = ["Choices", "Gap", "choice", "differences", "document_of", "read_value
 T = TypeVar("T")
 
 NONE = "none"  # the document of None; as an entry of a mapping it removes the default's entry
-LONGEST_NUMBER = 30  # characters of a number in a text
-MOST = 2**31 - 1  # of a number
+MAX_DIGITS = 30  # characters of a number in a text
+MAX_NUMBER = 2**31 - 1  # of a number
 OFFSET = re.compile(r"(?:UTC)?([+-])([0-9]{2}):?([0-9]{2})")
 NEEDED: dict[Any, str] = {
     bool: "true or false",
@@ -187,10 +187,10 @@ def _number(given: Any, kind: type[float]) -> float | None:
     if isinstance(given, bool) or not isinstance(given, (int, kind, str)):
         return None
     try:
-        number = kind(given if not isinstance(given, str) else given[:LONGEST_NUMBER])
+        number = kind(given if not isinstance(given, str) else given[:MAX_DIGITS])
     except (ValueError, OverflowError):
         return None
-    return number if 0 < number <= MOST else None
+    return number if 0 < number <= MAX_NUMBER else None
 
 
 def _zone(given: object) -> tzinfo | None:

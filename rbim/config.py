@@ -78,8 +78,8 @@ DIALECT_KEYS = MappingProxyType({f"{DIALECT}.{name}": name for name in FIELDS})
 
 DEFAULT, ARGUMENT = "default", "argument"
 NAME = "rbim.toml"
-LONGEST = 64 * 1024  # bytes of a file
-LONGEST_WORD = 100  # characters of a word that is compared with known words
+MAX_FILE = 64 * 1024  # bytes of a file
+MAX_WORD = 100  # characters of a word that is compared with known words
 OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 POSSIBLE_TOKEN = re.compile(r"'[^']{12,}'")
 LONG_NAME = re.compile(r"(?=\S*[0-9])\S{14,}")
@@ -180,7 +180,7 @@ def nearest(word: object, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     words = list(known)
-    found = get_close_matches(word, words, n=1) if isinstance(word, str) and len(word) <= LONGEST_WORD else []
+    found = get_close_matches(word, words, n=1) if isinstance(word, str) and len(word) <= MAX_WORD else []
     return f"did you mean {found[0]}?" if found else f"known are {', '.join(words)}"
 
 
@@ -573,9 +573,9 @@ def _content(place: ConfigPlace) -> tuple[bool, bytes]:
         raise OSError(ENOENT, "there is no such file")
     with place.path.open("rb") as stream:
         exposed = os.name == "posix" and bool(os.fstat(stream.fileno()).st_mode & OTHERS_READ)
-        content = stream.read(LONGEST + 1)
-    if len(content) > LONGEST:
-        raise OSError(EFBIG, f"it is longer than {LONGEST} bytes")
+        content = stream.read(MAX_FILE + 1)
+    if len(content) > MAX_FILE:
+        raise OSError(EFBIG, f"it is longer than {MAX_FILE} bytes")
     return exposed, content
 
 

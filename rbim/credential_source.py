@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
     from rbim.clock import Clock
 
-__all__ = ["LONGEST", "CredentialSource"]
+__all__ = ["PROVIDER_TIMEOUT", "CredentialSource"]
 
 T = TypeVar("T")
 
-LONGEST = 10.0  # seconds that the provider has for an answer
+PROVIDER_TIMEOUT = 10.0  # seconds that the provider has for an answer
 
 # Theory of operation: the questions to a provider.
 #
 #   idle     Nothing wants an answer.
 #   pausing  Something does; less than `pause` seconds ago the provider had nothing new.
-#   asking   The provider runs, once at a time, for at most LONGEST seconds.
+#   asking   The provider runs, once at a time, for at most PROVIDER_TIMEOUT seconds.
 #
 # idle -> pausing    wake(), answer()
 # pausing -> asking  the pause is over
@@ -94,9 +94,9 @@ class CredentialSource(Generic[T]):
     async def _question(self) -> None:
         clock, answered, new = self._clock, self._answered, False
         wait = max(0.0, self._pause_until - clock.monotonic())
-        limit = clock.monotonic() + wait + LONGEST
+        limit = clock.monotonic() + wait + PROVIDER_TIMEOUT
         try:
-            with clock.scope(wait + LONGEST) as scope:
+            with clock.scope(wait + PROVIDER_TIMEOUT) as scope:
                 self._scopes.add(scope)
                 try:
                     if wait:
@@ -107,7 +107,7 @@ class CredentialSource(Generic[T]):
                 finally:
                     self._scopes.discard(scope)
             if scope.cancelled_caught and clock.monotonic() >= limit:
-                self._failed(TimeoutError(f"it took longer than {LONGEST:g} s"))
+                self._failed(TimeoutError(f"it took longer than {PROVIDER_TIMEOUT:g} s"))
         except BaseException as error:
             self._failed(error)
         self._pause_until = -inf if new else self.asked_at + self._pause

@@ -33,8 +33,8 @@ __all__ = [
 FILE = "RBIM_APP_TOKEN_FILE"
 OWN = ("RBIM_APP_ID", "RBIM_APP_TOKEN", FILE)
 SEVERAL = "RBIM_CALLBACK_CREDENTIALS_FILE"
-LONGEST = 4096  # bytes of a token's file
-LONGEST_LIST = 16 * 1024 * 1024  # bytes of a file with several tokens
+MAX_TOKEN_FILE = 4096  # bytes of a token's file
+MAX_LIST_FILE = 16 * 1024 * 1024  # bytes of a file with several tokens
 
 
 def credentials_from_env() -> Credentials:
@@ -87,10 +87,10 @@ def token_in(file: str | Path, named_by: str) -> Secret:
     """
     try:
         with Path(file).open("rb") as stream:
-            token = Secret(stream.read(LONGEST + 1).decode("utf-8-sig").strip())
-        if len(token.reveal()) <= LONGEST:
+            token = Secret(stream.read(MAX_TOKEN_FILE + 1).decode("utf-8-sig").strip())
+        if len(token.reveal()) <= MAX_TOKEN_FILE:
             return token
-        cause = f"it is longer than {LONGEST} bytes"
+        cause = f"it is longer than {MAX_TOKEN_FILE} bytes"
     except IsADirectoryError:
         cause = "it is a directory, as Docker makes of a mounted file that is missing on the host: put the file there"
     except OSError as error:  # its text holds `file`: unless that looks like a path, it may be the token by mistake
@@ -126,7 +126,7 @@ def _listed(file: str | Path) -> tuple[tuple[Credentials, ...] | None, str]:
     """Return the credentials in a file, or None and the cause. Raises nothing that could show a token."""
     try:
         with Path(file).open("rb") as stream:
-            entries = json.loads(stream.read(LONGEST_LIST))
+            entries = json.loads(stream.read(MAX_LIST_FILE))
     except (OSError, json.NotJson) as error:
         return None, str(error)
     except ValueError:  # a NUL character

@@ -34,7 +34,7 @@ __all__ = ["LocalServerGuard", "is_json", "is_loopback_url"]
 
 SITES = (b"same-origin", b"none")
 PORTS = {"http": 80, "https": 443}
-LONGEST = 261  # characters of a name, a colon and a port; longer texts are not cached
+MAX_CACHED = 261  # characters of a name, a colon and a port; longer texts are not cached
 ALLOW = "use localhost or the address of the server, or start the server with --allowed-host NAME (in Python: allowed_hosts)"
 SHOWN = 100  # characters of a header's value in a message
 
@@ -76,7 +76,7 @@ class LocalServerGuard:
                 origins.append(value)
             elif name == b"sec-fetch-site":
                 sites.append(value)
-        host = _authority(hosts[0]) if len(hosts) == 1 and len(hosts[0]) <= LONGEST else None
+        host = _authority(hosts[0]) if len(hosts) == 1 and len(hosts[0]) <= MAX_CACHED else None
         if host is None or not self._serves(host, scope.get("server")):
             return f"Host: {_shown(hosts)} is not a name of this server: {self._advice}"
         if origins and not (len(origins) == 1 and _is_page_of(origins[0], host)):

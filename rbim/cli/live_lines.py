@@ -42,7 +42,7 @@ BROKEN = ("refuse", "reset_before")
 CUT = ("reset_after", "keep", "invalid_json")
 SUBJECTS = ("group_id", "user_name", "task_name", "name")
 SHORT, LONG = 1.0, 10.0  # seconds
-LONGEST = 400  # characters of a reason
+MAX_REASON = 400  # characters of a reason
 
 
 class LiveLines:
@@ -130,7 +130,7 @@ class LiveLines:
         name, *of = map(printable, what)
         name = f"{_filled(name, NAME)}  {_filled(of[0], OF)}" if of else _filled(name, NAME + 2 + OF)
         columns, before = self._columns(), f"{head}{name}  "
-        line = f"{before}{printable(told)[:LONGEST]}"
+        line = f"{before}{printable(told)[:MAX_REASON]}"
         line = line if columns is None else fold(line, columns, INDENT)
         if self._colored and line.startswith(before):
             line = f"{self._painted(head, DIM)}{name}  {self._painted(line[len(before) :], color)}"

@@ -32,7 +32,7 @@ It only computes with times that are arguments; :mod:`rbim.client.admission` wai
 # first come, first served, and in the turns below; it is never refused, and no call is refused because it waits.
 #
 # No call starves: one in eight choices is the call that has waited longest, if that is longer than half its deadline or
-# `PATIENCE`, or in the order NEWEST clearly longer than the calls that gave up.
+# `TURN_AFTER`, or in the order NEWEST clearly longer than the calls that gave up.
 #
 # A line whose group has no token left stands aside until that time. If only granted tokens are missing (`Bucket.granted`),
 # it is held until the call that has them leaves or gives them back (`settled`).
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EARLIEST", "Queue", "Room", "Waiter"]
 
-PATIENCE = 60.0
+TURN_AFTER = 60.0
 """Seconds that a call waits at most until it has turns before calls with nearer deadlines."""
 
 STEPS = 16
@@ -463,7 +463,7 @@ class _Level:
         return waiter
 
     def _has_waited_long(self, waiter: Waiter, now: float) -> bool:
-        long = PATIENT * self._gave_up_after if now < self._newest_until else min(PATIENCE, waiter.deadline / 2)
+        long = PATIENT * self._gave_up_after if now < self._newest_until else min(TURN_AFTER, waiter.deadline / 2)
         return now - waiter.since >= long
 
     def settled(self, demand: Demand) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rbim._support.asgi import Scope
     from rbim.emulator.request_log import RecordedRequest
 
-__all__ = ["FEW", "KEPT", "LONGEST", "Exchange", "ExchangeLog"]
+__all__ = ["FEW", "KEPT", "MAX_BODY", "Exchange", "ExchangeLog"]
 
 FEW = 64
 """Exchanges that are kept before anyone has looked."""
@@ -24,7 +24,7 @@ FEW = 64
 KEPT = 512
 """Exchanges that are kept from then on."""
 
-LONGEST = 16 * 1024
+MAX_BODY = 16 * 1024
 """Bytes of a body that are kept. In all at most 16 MB, because a request and its answer have one each."""
 
 
@@ -65,10 +65,10 @@ class ExchangeLog:
     def begin(self, record: RecordedRequest, scope: Scope, body: bytes, response: Response | None) -> Exchange:
         """Keep an exchange in the place of an old one; the caller notes ``took`` at its end."""
         size, answer_size = len(body), 0 if response is None else len(response.body)
-        if response is not None and answer_size > LONGEST:
-            response = Response(response.status, response.headers, response.body[:LONGEST])
+        if response is not None and answer_size > MAX_BODY:
+            response = Response(response.status, response.headers, response.body[:MAX_BODY])
         method, query, headers = scope["method"], scope["query_string"], scope["headers"]
-        kept = Exchange(record, method, query, headers, body[:LONGEST], size, response, answer_size)
+        kept = Exchange(record, method, query, headers, body[:MAX_BODY], size, response, answer_size)
         self.slots[record.number % len(self.slots)] = kept
         return kept
 

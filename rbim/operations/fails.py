@@ -14,7 +14,7 @@ from rbim.operations.base import Answer, wire
 __all__ = ["OWN_NAMES", "Fail", "RequestAccounts", "attributed", "failures_in"]
 
 SEPARATORS = r"[\s,;\uff0c\uff1b\u3001|]+"  # also the Chinese comma, semicolon and enumeration comma
-LONGEST_LIST = 100_000  # characters of a text that is read as an account or a list of accounts, at most
+MAX_LIST = 100_000  # characters of a text that is read as an account or a list of accounts, at most
 COUNTS = frozenset({"count", "num", "number", "size", "total"})
 
 OWN_NAMES = frozenset({"fail", "fails"})
@@ -67,7 +67,7 @@ class RequestAccounts:
 
     def find(self, name: str) -> str | None:
         """Return the account with this name, or None."""
-        if len(name) > LONGEST_LIST:
+        if len(name) > MAX_LIST:
             return None
         for exact in (name, name.strip()):
             if exact in self._exact:
@@ -78,7 +78,7 @@ class RequestAccounts:
 
     def find_all(self, text: str) -> list[tuple[str, str]]:
         """Return names and accounts of a text that lists several accounts; none if a part of it is no account."""
-        if len(text) > LONGEST_LIST:
+        if len(text) > MAX_LIST:
             return []
         found = [(part, self.find(part)) for part in re.split(SEPARATORS, text) if part]
         return [] if any(account is None for _, account in found) else cast("list[tuple[str, str]]", found)

@@ -34,7 +34,7 @@ __all__ = ["GAUGES", "Gauge", "Gauges", "Observed", "Reading"]
 
 logger = logging.getLogger("rbim")
 
-PATIENCE = 10.0  # seconds for one reading of an inbox or an overflow file
+READ_TIMEOUT = 10.0  # seconds for one reading of an inbox or an overflow file
 
 
 class Gauge(NamedTuple):
@@ -155,7 +155,7 @@ class Reading:
     """An async context manager that reports what can only be read in the event loop: an inbox, an overflow file.
 
     Each collection of metrics reports the last reading, and begins the next one: no collection waits. The first reading
-    begins on entering. One that fails, or takes more than PATIENCE, leaves no value, which is better than an old one.
+    begins on entering. One that fails, or takes more than READ_TIMEOUT, leaves no value, which is better than an old one.
     """
 
     def __init__(self, read: Callable[[], Awaitable[Any]], label: object, observe: Callable[[Reading], Observed]) -> None:
@@ -189,7 +189,7 @@ class Reading:
             self._left = anyio.Event()
             if self._scope is not None:
                 self._scope.cancel()
-            with anyio.move_on_after(PATIENCE, shield=True):
+            with anyio.move_on_after(READ_TIMEOUT, shield=True):
                 await self._left.wait()
 
     def _begin(self) -> None:
@@ -198,7 +198,7 @@ class Reading:
 
     async def _run(self) -> None:
         try:
-            with anyio.fail_after(PATIENCE) as self._scope:
+            with anyio.fail_after(READ_TIMEOUT) as self._scope:
                 if self._call_soon is not None:  # it was not left meanwhile
                     self.last = await self._read()
         except Exception:

@@ -32,7 +32,7 @@ __all__ = ["PostgresInbox"]
 # The three hot commands of InboxStore, each as one statement for a whole batch: on a network each statement costs its way.
 # They hold the inbox's lock, so the snapshot of a statement has everything that was committed.
 
-LONGEST_NAME = 2600  # bytes: an index takes 2,704
+MAX_NAME = 2600  # bytes: an index takes 2,704
 COLUMNS = "key, conversation, app_id, class, msg_type, received, state, finished, error, body"
 FIELDS = "number, key, app_id, body, received, attempts, replays"
 
@@ -140,7 +140,7 @@ class _Store(InboxStore):
 
 def _fitting(delivery: Delivery) -> Delivery:
     """Return the delivery with names that an index takes: of a longer one the beginning and a hash."""
-    if len(delivery.conversation) + len(delivery.key) <= LONGEST_NAME // 4:
+    if len(delivery.conversation) + len(delivery.key) <= MAX_NAME // 4:
         return delivery
     return delivery._replace(key=_short(delivery.key), conversation=_short(delivery.conversation))
 
@@ -148,7 +148,7 @@ def _fitting(delivery: Delivery) -> Delivery:
 def _short(name: str) -> str:
     encoded = name.encode()
     hashed = f"{name[:100]}...{blake2b(encoded, digest_size=16).hexdigest()}"
-    return hashed if len(encoded) > LONGEST_NAME else name
+    return hashed if len(encoded) > MAX_NAME else name
 
 
 def _checked_name(_: object, attribute: attrs.Attribute[Any], value: object) -> None:

@@ -41,7 +41,7 @@ INSERT INTO rbim_rates AS rate (name, due) VALUES (%(name)s, {CLOCK} + %(taken)s
 ON CONFLICT (name) DO UPDATE SET due = greatest(least(rate.due, {CLOCK} + %(longest)s), {CLOCK}) + %(taken)s
 RETURNING due, {CLOCK}"""  # noqa: S608  # constants
 
-LONGEST = 60.0
+MAX_WAIT = 60.0
 """Seconds, besides those of a thousand slots, for which slots are reserved at most: more is a clock that was set back."""
 
 CONNECT = "connect_timeout=5 application_name='rbim shared rate'"
@@ -97,7 +97,7 @@ class SlotSource:
             self._connection = connect(CONNECT, **self._parameters, autocommit=True)
             if not self._answer(EXISTS):
                 self._connection.execute(CREATE)
-        taken, longest = number * self._spacing, LONGEST + 1000 * self._spacing
+        taken, longest = number * self._spacing, MAX_WAIT + 1000 * self._spacing
         due = self._answer(TAKE, {"name": self.name, "taken": taken, "longest": longest})
         return [due + self._offset - left * self._spacing for left in range(number, 0, -1)]
 

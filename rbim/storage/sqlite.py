@@ -35,7 +35,7 @@ NAMES = {b"rbim": "an inbox", b"rbsp": "a spool", b"rbjb": "a job's journal"}
 LOGS = ("-wal", "-shm", "-journal")  # endings of the files that SQLite keeps beside a database
 BUSY = 0.05  # seconds that SQLite waits for another process before SQLITE_BUSY
 PAUSE = 0.001  # seconds between two such waits, in which other threads can use the connection
-PATIENCE = 10.0  # seconds of waiting in all while a file is opened or read
+OPEN_TIMEOUT = 10.0  # seconds of waiting in all while a file is opened or read
 
 
 @frozen(kw_only=True)
@@ -120,7 +120,7 @@ class Database:
 
     def read(self, reads: Callable[[], T]) -> T:
         """Run a function that reads, outside any transaction, and return its result."""
-        give_up = time.monotonic() + PATIENCE
+        give_up = time.monotonic() + OPEN_TIMEOUT
         while True:
             try:
                 with self._lock:
@@ -132,7 +132,7 @@ class Database:
 
     def query(self, statement: str, values: Any = ()) -> list[Any]:  # values of the placeholders; rows
         """Return the rows of a search that may take long. Transactions go on meanwhile; searches follow each other."""
-        give_up = time.monotonic() + PATIENCE
+        give_up = time.monotonic() + OPEN_TIMEOUT
         with self._querying:
             while True:
                 try:
@@ -266,7 +266,7 @@ def _connect(path: Path, kind: FileKind) -> sqlite3.Connection:
         raise _unusable(path, kind, f"there is no directory {path.parent}")
     if path.is_dir():
         raise _unusable(path, kind, "it is a directory: name a file in it")
-    give_up = time.monotonic() + PATIENCE
+    give_up = time.monotonic() + OPEN_TIMEOUT
     while True:
         try:
             return _opened(path, kind)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SUCCESS", "Codec", "wrong_origin"]
 
-LONGEST_WAIT = 86_400.0  # seconds of a ``Retry-After`` that count: a longer one becomes a day
+MAX_RETRY_AFTER = 86_400.0  # seconds of a ``Retry-After`` that count: a longer one becomes a day
 _NUMBER = r"[0-9]+(\.[0-9]+)?"
 _BETWEEN = r",(?!\s*[0-9]{1,2}[ -][A-Za-z])"  # a comma, except that of a date: `Fri, 02 Jan 2026`, `Friday, 02-Jan-26`
 
@@ -63,14 +63,14 @@ def _seconds(text: str, clock: Clock) -> float | None:
     if re.fullmatch(_NUMBER, text):
         whole, _, fraction = text.partition(".")
         digits = whole.lstrip("0")
-        long = len(digits) > len(str(int(LONGEST_WAIT)))
-        return LONGEST_WAIT if long else min(LONGEST_WAIT, int(digits or 0) + float(fraction.strip("0") != ""))
+        long = len(digits) > len(str(int(MAX_RETRY_AFTER)))
+        return MAX_RETRY_AFTER if long else min(MAX_RETRY_AFTER, int(digits or 0) + float(fraction.strip("0") != ""))
     from email.utils import parsedate_to_datetime
 
     try:
         date = parsedate_to_datetime(text)
         date = date if date.tzinfo is not None else date.replace(tzinfo=UTC)
-        return min(LONGEST_WAIT, max(0.0, (date - clock.now()).total_seconds()))
+        return min(MAX_RETRY_AFTER, max(0.0, (date - clock.now()).total_seconds()))
     except (ValueError, TypeError, OverflowError):
         return None
 

@@ -26,7 +26,7 @@ __all__ = ["DIALECT", "JobFacts", "damage_of", "facts_in", "job_facts", "open_to
 DIALECT = "dialect"
 """The key of the settings for the job's dialect: the fields of the client that differ from their defaults."""
 
-PATIENCE = 10.0
+BUSY_TIMEOUT = 10.0
 """Seconds that a reader waits for a writer that locks the file."""
 
 
@@ -177,7 +177,7 @@ def _reader(path: Path) -> sqlite3.Connection:
     if not log.exists() or not log.stat().st_size:
         modes.append("mode=ro&immutable=1")
     for mode in modes:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=PATIENCE)
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=BUSY_TIMEOUT)
         try:
             connection.execute("PRAGMA query_only = ON")
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()

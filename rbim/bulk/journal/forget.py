@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Erasable", "erasable", "forget_job"]
 
-PATIENCE = 10.0  # seconds of waiting for readers of the journal
+READER_TIMEOUT = 10.0  # seconds of waiting for readers of the journal
 PAUSE = 0.05  # seconds between two tries
 
 ERASED = "erased"
@@ -135,7 +135,7 @@ def forget_job(journal: str | PathLike[str], *, unfinished: bool = False) -> dat
 def _erase(database: Database, path: Path) -> datetime:
     database.commit([lambda: _replace_texts(database)], apart=False)
     database.rewrite()
-    give_up = time.monotonic() + PATIENCE
+    give_up = time.monotonic() + READER_TIMEOUT
     while not database.truncate_log():
         if time.monotonic() > give_up:
             raise InvalidRequest(

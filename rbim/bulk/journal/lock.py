@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["JobLock", "is_locked"]
 
 RUNS = "another process runs this job: wait for it, or stop it"
-PATIENCE = 0.2  # seconds: `is_locked` holds the lock for a moment
+LOCK_TIMEOUT = 0.2  # seconds: `is_locked` holds the lock for a moment
 PAUSE = 0.01
 
 # Closing any descriptor of a file releases SQLite's locks of this process on it. So a journal whose lock this process holds
@@ -55,7 +55,7 @@ class JobLock:
             create_private(self._journal)
             file = _lock_file(self._journal)
             create_private(file)
-            give_up = time.monotonic() + PATIENCE
+            give_up = time.monotonic() + LOCK_TIMEOUT
             while self._key is None:
                 with _changing:
                     self._key = _take(file)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["report_text"]
 
-LONGEST = 100
+MAX_SHOWN = 100
 """Characters of a foreign text that are shown."""
 
 REASONS = 20  # lines of reasons, and of codes
@@ -240,4 +240,4 @@ def _duration(seconds: float) -> str:
 
 
 def _clean(text: str) -> str:
-    return one_line(text, LONGEST)
+    return one_line(text, MAX_SHOWN)

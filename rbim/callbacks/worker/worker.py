@@ -94,7 +94,7 @@ MOST_IN_A_ROW = 32
 GRACE = 3.0
 """Seconds that a cancelled worker has to record results and to release claims, and then for functions in threads."""
 
-PATIENCE = 15.0
+STOP_TIMEOUT = 15.0
 """Seconds of real time for one call of the backlog, at most; less if the lease is short."""
 
 RENEW_AGAIN = 1.0
@@ -326,7 +326,7 @@ class _Run:
                 return
             self._tasks.start_soon(self._handle, leased)
         if len(conversations) < free:
-            with _for_at_most(PATIENCE):  # the inbox may hang
+            with _for_at_most(STOP_TIMEOUT):  # the inbox may hang
                 await self._wait_until(self._backlog.wait())
 
     async def _retry_alone(self, leased: _Leased) -> None:
@@ -617,11 +617,11 @@ class _Run:
         return self._clock.now().timestamp()
 
     async def _ask(self, call: Callable[[], Awaitable[T]], *, part: float = 2) -> T:
-        """Call the backlog, for at most 1/``part`` of a lease and ``PATIENCE``. Raises TimeoutError, which names the limit.
+        """Call the backlog, for 1/``part`` of a lease or ``STOP_TIMEOUT`` at most. Raises TimeoutError, which names it.
 
         By real time: an emulated clock does not wait for threads.
         """
-        seconds = min(PATIENCE, self._lease / part)
+        seconds = min(STOP_TIMEOUT, self._lease / part)
         with _for_at_most(seconds):
             return await call()
         raise TimeoutError(f"the inbox has not answered within {seconds:g} s")

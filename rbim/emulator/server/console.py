@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Console", "RequestStream"]
 
 KEPT = 400  # requests that are pushed at once: up to 2,000 per second without a gap
-LONGEST = 160  # characters of a value in the list
+MAX_VALUE = 160  # characters of a value in the list
 FEW = 3  # entries of a list in the list
 READING = ("GET", "HEAD")
 
@@ -142,7 +142,7 @@ class Console:
             "kept": exchange is not None,
         }
         if op is None:
-            texts = [record.path[:LONGEST]]
+            texts = [record.path[:MAX_VALUE]]
             item["path"] = texts[0]
         else:
             account = getattr(op, "user_name", None) or self._context.emulator.world.administrator
@@ -168,10 +168,10 @@ def _names_of(kind: Hashable) -> tuple[str, ...]:  # a class: mypy takes no attr
 def _short(value: object) -> str:
     if value.__class__ is str:  # nearly always
         whole: Any = value
-        return whole if len(whole) <= LONGEST else f"{whole[:LONGEST]}…"
+        return whole if len(whole) <= MAX_VALUE else f"{whole[:MAX_VALUE]}…"
     if isinstance(value, tuple):
         several = cast("tuple[object, ...]", value)
         more = f" … ({len(several)})" if len(several) > FEW else ""
         return ", ".join(_short(each) for each in several[:FEW]) + more
     text = str(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"

@@ -15,7 +15,7 @@ from attrs import field, frozen
 
 from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
 from rbim.http import Request, Response, Transport
-from rbim.testing.conformance.server import PATIENCE, RawServer, authority, handshaking
+from rbim.testing.conformance.server import WAIT_TIMEOUT, RawServer, authority, handshaking
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping
@@ -53,7 +53,7 @@ __all__ = [
 
 R = TypeVar("R")
 
-REQUEST_TIMEOUT = PATIENCE
+REQUEST_TIMEOUT = WAIT_TIMEOUT
 """Seconds: the time-out of requests in cases that do not test time-outs."""
 
 LENIENCY = 2.0
@@ -120,7 +120,7 @@ class Case:
     name: str
     run: Callable[[Conformance], Awaitable[None]] = field(repr=False)
     needs: frozenset[str] = frozenset()
-    seconds: float = 3 * PATIENCE
+    seconds: float = 3 * WAIT_TIMEOUT
     alone: bool = False
 
     def __str__(self) -> str:
@@ -150,7 +150,7 @@ class Cases(list[Case]):
     """The cases of one module, in order."""
 
     def add(
-        self, name: str, *needs: str, seconds: float = 3 * PATIENCE, alone: bool = False
+        self, name: str, *needs: str, seconds: float = 3 * WAIT_TIMEOUT, alone: bool = False
     ) -> Callable[[Callable[[Conformance], Awaitable[None]]], Callable[[Conformance], Awaitable[None]]]:
         """Return a decorator that adds a function as a case."""
 
@@ -244,7 +244,7 @@ async def served(
             await check_closed(peer)
 
 
-async def eventually(server: RawServer, condition: Callable[[RawServer], object], seconds: float = PATIENCE) -> bool:
+async def eventually(server: RawServer, condition: Callable[[RawServer], object], seconds: float = WAIT_TIMEOUT) -> bool:
     """Wait, without blocking the event loop, until the condition is true; False if it is not within ``seconds``."""
     return await to_thread.run_sync(server.wait_until, condition, seconds)
 

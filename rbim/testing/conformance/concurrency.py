@@ -37,7 +37,7 @@ from rbim.testing.conformance.case import (
     request,
     served,
 )
-from rbim.testing.conformance.server import PATIENCE, Peer, RawServer, Received, chunked, full_port, reply, silent
+from rbim.testing.conformance.server import WAIT_TIMEOUT, Peer, RawServer, Received, chunked, full_port, reply, silent
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -166,7 +166,7 @@ async def _in_phase(subject: Conformance, half: bytes, body: bytes) -> None:
             peer.send(reply(b"2"))
             return
         peer.send(half)
-        over.wait(PATIENCE)  # reads no more: the rest of a long request stays unwritten
+        over.wait(WAIT_TIMEOUT)  # reads no more: the rest of a long request stays unwritten
         peer.wait_closed()
 
     options: dict[str, Any] = {"closes": subject.cancels, "head_only": True, "receive_buffer": 65536}
@@ -216,7 +216,7 @@ async def _late(subject: Conformance) -> None:
 
     def script(peer: Peer, received: Received) -> None:
         if received.body == b"late":
-            may_answer.wait(PATIENCE)
+            may_answer.wait(WAIT_TIMEOUT)
         peer.send(reply(received.body))
 
     async with served(subject, script) as (server, transport):
@@ -255,13 +255,13 @@ async def _burst(subject: Conformance, turn: int) -> None:
         answer = reply(received.body)
         peer.send(answer[: -len(received.body)])
         for _ in range(ENOUGH_BEGUN):
-            may_end.acquire(timeout=PATIENCE)
+            may_end.acquire(timeout=WAIT_TIMEOUT)
         peer.send(received.body + reply(b"extra"))
         ended.set()
 
     def other(peer: Peer, received: Received) -> None:
         may_end.release()
-        ended.wait(PATIENCE)
+        ended.wait(WAIT_TIMEOUT)
         time.sleep(0.005)  # the whole burst must start before other connections are free
         peer.send(reply(received.body))
 

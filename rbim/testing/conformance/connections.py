@@ -30,7 +30,7 @@ from rbim.testing.conformance.case import (
     request,
     served,
 )
-from rbim.testing.conformance.server import PATIENCE, Peer, RawServer, Received, closing, head, reply, resetting
+from rbim.testing.conformance.server import WAIT_TIMEOUT, Peer, RawServer, Received, closing, head, reply, resetting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -59,8 +59,8 @@ async def _last_first(subject: Conformance) -> None:
     all_there = threading.Barrier(3)
 
     def in_turn(peer: Peer, received: Received) -> None:
-        all_there.wait(PATIENCE)
-        may_answer[int(received.body)].wait(PATIENCE)
+        all_there.wait(WAIT_TIMEOUT)
+        may_answer[int(received.body)].wait(WAIT_TIMEOUT)
         peer.send(reply(received.body))
 
     async def asks(transport: Transport, origin: str, number: int) -> None:
@@ -124,7 +124,7 @@ async def _while_idle(subject: Conformance, afterwards: Callable[[Peer], object]
 
     def script(peer: Peer, _: Received) -> None:
         peer.send(reply(WHOLE))
-        go.wait(PATIENCE)
+        go.wait(WAIT_TIMEOUT)
         afterwards(peer)
         done.set()
 
@@ -133,7 +133,7 @@ async def _while_idle(subject: Conformance, afterwards: Callable[[Peer], object]
             await expect_response(transport, request(server.url(), repeatable=repeatable))
         finally:
             go.set()
-        await to_thread.run_sync(done.wait, PATIENCE)
+        await to_thread.run_sync(done.wait, WAIT_TIMEOUT)
         await anyio.sleep(MOMENT)
         await eventually(server, lambda server: 0 not in server.open, MOMENT)
         await expect_response(transport, request(server.url(), repeatable=repeatable), b"2")
@@ -164,7 +164,7 @@ async def _several(subject: Conformance) -> None:
     all_there = threading.Barrier(5)
 
     def together(peer: Peer, _: Received) -> None:
-        all_there.wait(PATIENCE)
+        all_there.wait(WAIT_TIMEOUT)
         peer.send(reply(WHOLE))
         peer.close()
 
@@ -233,7 +233,7 @@ async def _others_go_on(subject: Conformance) -> None:
     may_answer = threading.Event()
 
     def answer(peer: Peer, _: Received) -> None:
-        may_answer.wait(PATIENCE)
+        may_answer.wait(WAIT_TIMEOUT)
         peer.send(reply(WHOLE))
 
     async with served(subject, answer) as (server, transport), create_task_group() as tasks:
@@ -296,7 +296,7 @@ class _Idle:
     def close(self) -> None:
         """Close the connection now, and return when it is closed or has got a request; blocks the event loop."""
         self._close.set()
-        self._done.wait(PATIENCE)
+        self._done.wait(WAIT_TIMEOUT)
 
 
 async def _every_await(subject: Conformance, *, secure: bool) -> None:
@@ -353,7 +353,7 @@ class _Reloading:
         peer.send(reply(received.body))
         with self._lock:
             self._idle.add(peer)
-        _readable(peer, PATIENCE)
+        _readable(peer, WAIT_TIMEOUT)
         with self._lock:
             self._idle.discard(peer)
 

@@ -30,7 +30,7 @@ from rbim.testing.conformance.case import (
 )
 from rbim.testing.conformance.server import (
     CHUNKS,
-    PATIENCE,
+    WAIT_TIMEOUT,
     Peer,
     Received,
     chunked,
@@ -121,7 +121,7 @@ async def _deaf(subject: Conformance) -> None:
     given_up = threading.Event()
 
     def deaf(peer: Peer, _: Received) -> None:
-        given_up.wait(PATIENCE)
+        given_up.wait(WAIT_TIMEOUT)
         peer.wait_closed()
 
     await expect_timeout(
@@ -154,7 +154,7 @@ async def _read_late(subject: Conformance, *, secure: bool) -> None:
 
     def script(peer: Peer, received: Received) -> None:
         if received.body != WHOLE:
-            may_answer.wait(PATIENCE)
+            may_answer.wait(WAIT_TIMEOUT)
         peer.send(reply(WHOLE) if received.body == WHOLE else ARRIVED[received.body.decode()])
 
     async def sends(transport: Transport, sent: Request, seconds: float, outcomes: list[object]) -> None:

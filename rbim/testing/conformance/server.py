@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHUNKS",
-    "PATIENCE",
+    "WAIT_TIMEOUT",
     "Authority",
     "Peer",
     "RawServer",
@@ -52,7 +52,7 @@ __all__ = [
     "silent",
 ]
 
-PATIENCE = 10.0
+WAIT_TIMEOUT = 10.0
 """Seconds after which all waits of the server end."""
 
 LINGER_ZERO = struct.pack("ii", 1, 0)
@@ -96,7 +96,7 @@ class Peer:
         self.number = number
         self.sock = sock
         self._buffer = b""
-        sock.settimeout(PATIENCE)
+        sock.settimeout(WAIT_TIMEOUT)
 
     @property
     def closed(self) -> bool:
@@ -215,14 +215,14 @@ class RawServer:
     def __exit__(self, *_: object) -> None:
         self._leaving = True
         with socket.socket(self._listener.family) as last:
-            last.settimeout(PATIENCE)
+            last.settimeout(WAIT_TIMEOUT)
             last.connect(self._listener.getsockname())
-        self._threads[0].join(PATIENCE)
+        self._threads[0].join(WAIT_TIMEOUT)
         self._listener.close()
         for peer in self.peers:
             peer.interrupt()
         for thread in self._threads:
-            thread.join(PATIENCE)
+            thread.join(WAIT_TIMEOUT)
         if any(thread.is_alive() for thread in self._threads):
             raise AssertionError("a script of the server does not end: it must return when its connection is closed")
 
@@ -236,7 +236,7 @@ class RawServer:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{scheme or self.scheme}://{host}:{self.port}"
 
-    def wait_until(self, condition: Callable[[RawServer], object], seconds: float = PATIENCE) -> bool:
+    def wait_until(self, condition: Callable[[RawServer], object], seconds: float = WAIT_TIMEOUT) -> bool:
         """Wait until the condition is true; False if it is not within ``seconds``. Blocks: call it in another thread."""
         with self._changed:
             return bool(self._changed.wait_for(lambda: condition(self), seconds))
@@ -421,7 +421,7 @@ def dripping(before: bytes, each: bytes) -> Callable[[Peer, Received], None]:
 
     def script(peer: Peer, _: Received) -> None:
         peer.send(before)
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + WAIT_TIMEOUT
         while time.monotonic() < until:
             time.sleep(0.01)
             peer.send(each)

@@ -37,7 +37,7 @@ from rbim.testing.conformance.case import (
 )
 from rbim.testing.conformance.requests import expect_refusal
 from rbim.testing.conformance.server import (
-    PATIENCE,
+    WAIT_TIMEOUT,
     Authority,
     Peer,
     RawServer,
@@ -268,7 +268,7 @@ async def _exchanges(
                 with nullcontext() if kept else suppress(Unanswered):
                     await expect_response(transport, request(server.url(), body=body), body)
                 if not together:
-                    await to_thread.run_sync(partial(done.acquire, timeout=PATIENCE))
+                    await to_thread.run_sync(partial(done.acquire, timeout=WAIT_TIMEOUT))
                     await anyio.sleep(MOMENT)
     check_used(server, [0] * TIMES if kept else [*range(TIMES)])
 

@@ -140,7 +140,7 @@ async def test_a_code_that_may_name_an_account_is_erased(tmp_path, code):
 
 async def test_a_reader_that_stays_is_said(tmp_path, monkeypatch):
     journal, _ = await finished(tmp_path, rows=30)
-    monkeypatch.setattr("rbim.bulk.journal.forget.PATIENCE", 0.1)
+    monkeypatch.setattr("rbim.bulk.journal.forget.READER_TIMEOUT", 0.1)
     with closing(sqlite3.connect(journal, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM job").fetchall()

@@ -202,7 +202,7 @@ async def test_a_token_file_that_changes_under_load_costs_no_genuine_delivery(tm
 
 
 async def test_a_plain_provider_that_hangs_holds_one_thread_and_is_asked_again_when_it_has_ended(monkeypatch, facts):
-    monkeypatch.setattr(credential_source, "LONGEST", 0.05)
+    monkeypatch.setattr(credential_source, "PROVIDER_TIMEOUT", 0.05)
     hangs, over, asked = threading.Event(), threading.Event(), []
 
     def provider():

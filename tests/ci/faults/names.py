@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import count
 from unittest import mock
 
-from rbim.testing.conformance.server import PATIENCE
+from rbim.testing.conformance.server import WAIT_TIMEOUT
 
 LATE = 0.2
 """Seconds after which a name resolves late."""
@@ -44,7 +44,7 @@ def resolver():
             return usual(host, port, family, type, proto, flags)
         stage.reached.set()
         if resolves == "never":
-            stage.over.wait(PATIENCE)
+            stage.over.wait(WAIT_TIMEOUT)
         elif resolves == "late":
             time.sleep(LATE)
             return usual("127.0.0.1", port, family, type, proto, flags)

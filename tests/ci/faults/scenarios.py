@@ -12,7 +12,7 @@ from functools import partial
 
 from attrs import frozen
 
-from rbim.testing.conformance.server import PATIENCE, head, reply
+from rbim.testing.conformance.server import WAIT_TIMEOUT, head, reply
 
 from .rule import Known
 
@@ -82,7 +82,7 @@ def waits(_, peer):
 
 def stays_deaf(stage, peer):
     """Read nothing until the client has given up."""
-    stage.over.wait(PATIENCE)
+    stage.over.wait(WAIT_TIMEOUT)
     peer.wait_closed()
 
 
@@ -106,7 +106,7 @@ def drips(each):
     """Send slowly, but often enough that a time-out between two reads never ends."""
 
     def step(_, peer):
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + WAIT_TIMEOUT
         while time.monotonic() < until:
             time.sleep(0.02)
             peer.send(each)

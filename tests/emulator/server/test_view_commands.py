@@ -10,7 +10,7 @@ from helpers.credentials import TOKEN
 from helpers.emulators import box
 from helpers.rawclient import JSON, ask, http, signed
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.exchanges import FEW, KEPT, LONGEST
+from rbim.emulator.exchanges import FEW, KEPT, MAX_BODY
 from rbim.emulator.faults import CopyFault, Duplicate, Fault, Stale, Status
 from rbim.emulator.server.commands import MASK
 from rbim.emulator.server.server import serve
@@ -48,13 +48,13 @@ async def test_a_request_is_shown_as_it_was_sent_and_answered(own):
 
 async def test_the_latest_requests_are_kept_and_long_bodies_are_cut(own):
     async with serve(own) as server:
-        long = http("POST", "/long", b"\xe5\x85\xac" * LONGEST)
+        long = http("POST", "/long", b"\xe5\x85\xac" * MAX_BODY)
         await ask(server, long)
         _, shown = await told(server, "requests/1")
         body = shown["exchange"]["body"]
-        assert (body["size"], body["cut"], shown["curl"]) == (3 * LONGEST, True, None)
+        assert (body["size"], body["cut"], shown["curl"]) == (3 * MAX_BODY, True, None)
         assert set(body["text"]) == {"公"}
-        assert len(body["text"]) == LONGEST // 3
+        assert len(body["text"]) == MAX_BODY // 3
         await ask(server, http("POST", "/binary", b"\xff\0"))
         assert (await told(server, "requests/2"))[1]["exchange"]["body"] == {"base64": "/wA=", "size": 2, "cut": False}
         for _ in range(FEW - 1):
