@@ -413,7 +413,7 @@ def load(
     _require_known(dialect or {}, FIELDS, f"{DIALECT}: ", DIALECT)
     told |= {f"{DIALECT}.{name}": value for name, value in (dialect or {}).items()}
     place = place_of_file(file)
-    content = _read_file(place) if place is not None and (place.exists or place.kind == "given") else _File()
+    content = _read_file(place) if place is not None and (place.exists or place.kind == "given") else _ConfigFile()
     name = profile or os.environ.get("RBIM_PROFILE") or content.default
     if name is not None and name not in content.profiles:
         where = "any file" if place is None else place.path
@@ -518,7 +518,7 @@ def _readable_by_others(path: Path) -> bool:
 
 
 @frozen(kw_only=True)
-class _File:
+class _ConfigFile:
     """The content of a file: its default profile, and the settings of each profile, and of all of them.
 
     ``exposed``: other users can read its token.
@@ -530,7 +530,7 @@ class _File:
     exposed: bool = False
 
 
-def _read_file(place: ConfigPlace) -> _File:
+def _read_file(place: ConfigPlace) -> _ConfigFile:
     """Return the content of a file, with all its profiles checked. Raises InvalidRequest that names the place."""
     import tomllib
 
@@ -560,7 +560,7 @@ def _read_file(place: ConfigPlace) -> _File:
     shared = _settings(path, "", {name: table for name, table in document.items() if name == DIALECT})
     read = {name: _settings(path, f"profiles.{_shown_profile(name)}.", table) for name, table in profiles.items()}
     exposed = exposed and any(TOKEN in table for table in profiles.values())
-    return _File(default=default, profiles=read, shared=shared, exposed=exposed)
+    return _ConfigFile(default=default, profiles=read, shared=shared, exposed=exposed)
 
 
 def _is_table(value: object) -> TypeGuard[dict[str, Any]]:

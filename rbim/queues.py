@@ -41,7 +41,7 @@ K = TypeVar("K", bound="Hashable")
 T = TypeVar("T")
 
 
-class _Key(Generic[T]):
+class _KeyState(Generic[T]):
     """The items of a key, whether it is leased, and until when it pauses."""
 
     __slots__ = ("items", "leased", "paused_until")
@@ -56,7 +56,7 @@ class KeyedQueue(Generic[K, T]):
     """Holds items by key. All times are of one clock of the caller, such as seconds of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._keys: dict[K, _Key[T]] = {}
+        self._keys: dict[K, _KeyState[T]] = {}
         self._ready: OrderedDict[K, None] = OrderedDict()
         self._pauses: list[tuple[float, int, K]] = []  # a heap; the number keeps keys from being compared
         self._numbers = count()
@@ -75,7 +75,7 @@ class KeyedQueue(Generic[K, T]):
         """Put an item behind the others of its key, or (``first``) before them, such as one that is tried again."""
         found = self._keys.get(key)
         if found is None:
-            found = self._keys[key] = _Key()
+            found = self._keys[key] = _KeyState()
         if first:
             found.items.appendleft(item)
         else:
@@ -127,7 +127,7 @@ class KeyedQueue(Generic[K, T]):
         """Let a key give nothing before a time; a later call replaces the time. A lease goes on, and ``take`` with it."""
         found = self._keys.get(key)
         if found is None:
-            found = self._keys[key] = _Key()
+            found = self._keys[key] = _KeyState()
         found.paused_until = until
         self._ready.pop(key, None)
         if not found.leased:
@@ -145,13 +145,13 @@ class KeyedQueue(Generic[K, T]):
             del self._keys[key]
         return dropped
 
-    def _leased(self, key: K) -> _Key[T]:
+    def _leased(self, key: K) -> _KeyState[T]:
         found = self._keys.get(key)
         if found is None or not found.leased:
             raise LookupError("the key is not leased")
         return found
 
-    def _note_pause(self, key: K, found: _Key[T]) -> None:
+    def _note_pause(self, key: K, found: _KeyState[T]) -> None:
         heapq.heappush(self._pauses, (found.paused_until, next(self._numbers), key))
 
     def _is_pausing(self, until: float, _: int, key: K) -> bool:

@@ -40,10 +40,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Call(Generic[R]):
+class _PortalCall(Generic[R]):
     """A call that one thread makes, and the event loop runs; it is put into ``ended`` when it has ended."""
 
-    def __init__(self, function: Callable[[AsyncClient], Awaitable[R]], ended: SimpleQueue[_Call[R]]) -> None:
+    def __init__(self, function: Callable[[AsyncClient], Awaitable[R]], ended: SimpleQueue[_PortalCall[R]]) -> None:
         self.function, self.ended = function, ended
         self.cancelled = False
         self.task: asyncio.Task[None] | None = None
@@ -87,7 +87,7 @@ class _Portal:
         self.thread: threading.Thread | None = None
 
     def run(self, function: Callable[[AsyncClient], Awaitable[R]]) -> R:
-        call = _Call(function, SimpleQueue())
+        call = _PortalCall(function, SimpleQueue())
         try:
             self.begin(call)
             _next(call.ended)
@@ -96,7 +96,7 @@ class _Portal:
             raise
         return call.result()
 
-    def begin(self, call: _Call[Any]) -> None:
+    def begin(self, call: _PortalCall[Any]) -> None:
         if threading.current_thread() is self.thread:
             raise RuntimeError("this is the thread of the client's event loop: a call would wait for itself")
         with self.lock:
@@ -110,13 +110,13 @@ class _Portal:
                 raise cast("BaseException", error)
             loop.call_soon_threadsafe(self.step, call)
 
-    def cancel(self, call: _Call[Any]) -> None:
+    def cancel(self, call: _PortalCall[Any]) -> None:
         call.cancelled = True
         if self.loop is not None:
             with suppress(RuntimeError):  # the loop has ended, and the call with it
                 self.loop.call_soon_threadsafe(self.step, call)
 
-    def step(self, call: _Call[Any]) -> None:
+    def step(self, call: _PortalCall[Any]) -> None:
         """Begin a call, in the event loop; the second time, cancel it."""
         if call.task is not None:
             call.task.cancel()
@@ -264,8 +264,8 @@ class View(_Blocking):
         """
         check_workers(workers)
         portal, source = self._portal(), enumerate(operations)
-        running: dict[_Call[R], tuple[int, Operation[R]]] = {}
-        ended: SimpleQueue[_Call[R]] = SimpleQueue()
+        running: dict[_PortalCall[R], tuple[int, Operation[R]]] = {}
+        ended: SimpleQueue[_PortalCall[R]] = SimpleQueue()
 
         def send(operation: Operation[R], client: AsyncClient) -> Awaitable[R]:
             return in_background(self._get(client)).send(operation)
@@ -273,7 +273,7 @@ class View(_Blocking):
         def outcomes() -> Iterator[Done[R] | Failed[R]]:
             while True:
                 for index, operation in islice(source, workers - len(running)):
-                    call = _Call(partial(send, operation), ended)
+                    call = _PortalCall(partial(send, operation), ended)
                     running[call] = index, operation
                     portal.begin(call)
                 if not running:

@@ -44,7 +44,7 @@ URL = re.compile(ORIGIN.pattern + r"(?:[/?#].*)?", re.ASCII | re.IGNORECASE | re
 
 
 @frozen
-class _Authority:
+class _HostAndPort:
     """The host of a Host header or a URL, in lower case, its port if it has one, and whether the host is the loopback."""
 
     host: str | IPv4Address | IPv6Address
@@ -91,7 +91,7 @@ class LocalServerGuard:
             )
         return None
 
-    def _serves(self, host: _Authority, server: tuple[str, int | None] | None) -> bool:
+    def _serves(self, host: _HostAndPort, server: tuple[str, int | None] | None) -> bool:
         """Return whether the host is this server, whose connection arrived at the address ``server``."""
         return host.loopback or host.host in self._allowed or (server is not None and host.host == _literal(server[0]))
 
@@ -122,7 +122,7 @@ def _host_name(text: str) -> str | IPv4Address | IPv6Address:
     return found.host
 
 
-def _is_page_of(origin: bytes, host: _Authority) -> bool:
+def _is_page_of(origin: bytes, host: _HostAndPort) -> bool:
     found = ORIGIN.fullmatch(origin.decode("latin-1"))
     page = None if found is None else _parsed(found[2])
     if found is None or page is None:
@@ -132,11 +132,11 @@ def _is_page_of(origin: bytes, host: _Authority) -> bool:
 
 
 @lru_cache(256)
-def _authority(value: bytes) -> _Authority | None:
+def _authority(value: bytes) -> _HostAndPort | None:
     return _parsed(value.decode("latin-1"))
 
 
-def _parsed(text: str) -> _Authority | None:
+def _parsed(text: str) -> _HostAndPort | None:
     """Return host and port, or None if the text is anything else."""
     found = AUTHORITY.fullmatch(text)
     if found is None:
@@ -147,7 +147,7 @@ def _parsed(text: str) -> _Authority | None:
         return None
     host = plain.lower() if literal is None else literal
     loopback = host == "localhost" if isinstance(host, str) else host.is_loopback
-    return _Authority(host, None if port is None else int(port), loopback)
+    return _HostAndPort(host, None if port is None else int(port), loopback)
 
 
 @lru_cache(256)

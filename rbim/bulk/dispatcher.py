@@ -88,7 +88,7 @@ class _Late(Exception):
 
 
 @define(eq=False)
-class _Worker:
+class _JobWorker:
     """A task that sends ``chunk``; ``scope`` ends it. ``has_lease``: that of the chunk's group, until the chunk leaves."""
 
     chunk: Chunk | None
@@ -97,7 +97,7 @@ class _Worker:
 
 
 @define(eq=False)
-class _Batch:
+class _Commit:
     """What one transaction records. ``written`` is set when it is durable, or earlier if it is ``late``."""
 
     ended: list[Ended] = field(factory=list[Ended])
@@ -146,11 +146,11 @@ class Dispatcher:
         self._due: float | None = None  # when something may be sent if nothing else changes
         self._idle = True  # nothing could be sent for want of chunks or places
         self._ready_since = clock.monotonic()  # when the next chunk could have left but for rates and congestion
-        self._workers = set[_Worker]()
+        self._workers = set[_JobWorker]()
         self._all_planned = False
         self._end_reason = ""  # set when the run is to end early
         self._error: Exception | None = None
-        self._batch = _Batch()
+        self._batch = _Commit()
         self._leaving = Demands(settings.rates, {})  # what leaves after its commit
         self._recording = set[Chunk]()  # with an intent, recorded or in a batch, that have not left
         self._closed: dict[str, FailureReason] = {}  # why groups were closed
@@ -226,7 +226,7 @@ class Dispatcher:
     async def _dispatch(self, tasks: TaskGroup) -> None:
         while not self._end_reason:
             while (chunk := self._take()) is not None:
-                worker = _Worker(chunk)
+                worker = _JobWorker(chunk)
                 self._workers.add(worker)
                 tasks.start_soon(self._work_on, worker)
             if self._all_planned and not (self._queue or self._scheduled or self._next or self._workers or self._recording):
@@ -330,7 +330,7 @@ class Dispatcher:
 
     # One request.
 
-    async def _work_on(self, worker: _Worker) -> None:
+    async def _work_on(self, worker: _JobWorker) -> None:
         try:
             with worker.scope:
                 await self._stop_on_error(partial(self._send_all, worker))
@@ -338,7 +338,7 @@ class Dispatcher:
             self._workers.discard(worker)
             self._notify()
 
-    async def _send_all(self, worker: _Worker) -> None:
+    async def _send_all(self, worker: _JobWorker) -> None:
         """Send the worker's chunk, and others, until there is nothing to send now."""
         chunk = worker.chunk
         while chunk is not None:
@@ -351,7 +351,7 @@ class Dispatcher:
             worker.has_lease = chunk is not None
             self._workers.add(worker)
 
-    async def _send(self, worker: _Worker, chunk: Chunk) -> None:  # noqa: C901, PLR0912  # one request, in order
+    async def _send(self, worker: _JobWorker, chunk: Chunk) -> None:  # noqa: C901, PLR0912  # one request, in order
         """Send a chunk: wait for its place, record the intent, send it, and decide what is next."""
         pace = self._pace
         op: Any = chunk.operation
@@ -399,13 +399,13 @@ class Dispatcher:
         if decision.step is Step.STOP and failure is not None:
             raise failure
 
-    def _release(self, worker: _Worker, chunk: Chunk) -> None:
+    def _release(self, worker: _JobWorker, chunk: Chunk) -> None:
         worker.has_lease = False
         self._queue.release(chunk.group)
         if chunk.group in self._queue:
             self._notify()
 
-    async def _leaves(self, worker: _Worker, chunk: Chunk) -> None:
+    async def _leaves(self, worker: _JobWorker, chunk: Chunk) -> None:
         """Record the intent of a chunk that has its place, and return when it may leave."""
         now = self._clock.monotonic()
         if self._rules.is_closed(chunk.group) and chunk in self._recording:
@@ -522,7 +522,7 @@ class Dispatcher:
         """Commit batches, one after another; what comes meanwhile is in the next one."""
         while True:
             await self._news.wait()
-            batch, self._batch, self._news = self._batch, _Batch(), anyio.Event()
+            batch, self._batch, self._news = self._batch, _Commit(), anyio.Event()
             durable = self._commits.begin(partial(self._journal.record, batch.ended, batch.intents, batch.closed))
             closed: dict[AccountState, int] = {}
             with self._clock.scope(LATE) as scope:

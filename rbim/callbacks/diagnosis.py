@@ -65,7 +65,7 @@ class Finding:
 
 
 @frozen(kw_only=True)
-class _Delivery:
+class _RefusedDelivery:
     """A refused delivery: its headers by their names in lower case, and what it is compared with."""
 
     headers: Mapping[str, Sequence[bytes]]
@@ -108,7 +108,7 @@ def explain(
     found: dict[str, list[bytes]] = {}
     for name, value in pairs:
         found.setdefault(name.lower(), []).append(value)
-    return _refused(_Delivery(headers=found, body=body, credentials=known, now=now, policy=policy), result)
+    return _refused(_RefusedDelivery(headers=found, body=body, credentials=known, now=now, policy=policy), result)
 
 
 def _pairs(headers: Headers) -> list[tuple[str, bytes]]:
@@ -133,7 +133,7 @@ def _accepted(verified: Verified, body: bytes, now: datetime) -> str:
     return text
 
 
-def _refused(delivery: _Delivery, rejected: Rejected) -> Finding:
+def _refused(delivery: _RefusedDelivery, rejected: Rejected) -> Finding:
     match rejected.reason:
         case Reason.TOO_LARGE:
             text = f"{rejected.detail}: raise Policy.max_body to accept it"
@@ -157,7 +157,7 @@ def _refused(delivery: _Delivery, rejected: Rejected) -> Finding:
     return Finding(rejected.reason, text)
 
 
-def _missing(delivery: _Delivery) -> str:
+def _missing(delivery: _RefusedDelivery) -> str:
     letters = {name: "".join(c for c in name if c.isalnum()) for name in delivery.headers}
     renamed = {
         name: next((each for each, plain in letters.items() if each != name and plain.endswith(name)), None)
@@ -178,13 +178,13 @@ def _missing(delivery: _Delivery) -> str:
     )
 
 
-def _form(delivery: _Delivery, rejected: Rejected) -> str:
+def _form(delivery: _RefusedDelivery, rejected: Rejected) -> str:
     name = next((each for each, (spelt, _) in SIGNED.items() if rejected.detail.startswith(spelt)), "curtime")
     what = next((text for form, text in FORMS.items() if form.fullmatch(delivery.value(name))), "has an unknown format")
     return f"the header {SIGNED[name][0]} {what}. Required: {SIGNED[name][1]}. Forward the header unchanged"
 
 
-def _changed_body(delivery: _Delivery) -> str:
+def _changed_body(delivery: _RefusedDelivery) -> str:
     body, digest = delivery.body, delivery.value("md5").lower()
     if not body:
         return (
@@ -239,7 +239,7 @@ def _serialized(body: bytes) -> Iterator[bytes]:
         return
 
 
-def _wrong_checksum(delivery: _Delivery) -> str:
+def _wrong_checksum(delivery: _RefusedDelivery) -> str:
     of_body = md5(delivery.body, usedforsecurity=False).hexdigest().encode()
     checksum = delivery.value("checksum").lower()
     if checksum == of_body != delivery.value("md5").lower():
@@ -264,7 +264,7 @@ def _wrong_checksum(delivery: _Delivery) -> str:
     )
 
 
-def _checksums(delivery: _Delivery, sender: str | None) -> Iterator[tuple[str, bytes]]:
+def _checksums(delivery: _RefusedDelivery, sender: str | None) -> Iterator[tuple[str, bytes]]:
     """Yield what may have been hashed, with the mistake."""
     digest, time = delivery.value("md5"), delivery.value("curtime")
     known = [(each.app_id, each.app_id.encode(), each.app_token.reveal().encode()) for each in delivery.credentials]
@@ -296,7 +296,7 @@ def _checksums(delivery: _Delivery, sender: str | None) -> Iterator[tuple[str, b
             yield f"with AppId {name} and the AppToken of application {another}", app_id + its_token + digest + time
 
 
-def _clock(delivery: _Delivery, rejected: Rejected) -> str:
+def _clock(delivery: _RefusedDelivery, rejected: Rejected) -> str:
     """Return how far two clocks are apart, the probable cause, and the next step."""
     age, behind = timedelta(seconds=rejected.age or 0.0), rejected.reason is Reason.STALE
     sent = (delivery.now - age).astimezone(UTC).isoformat(" ", "seconds")

@@ -60,7 +60,7 @@ def demo(
     """
     require("cli,server", "uvicorn")
     numbers = iter(range(1, sum(EXAMPLE.values()) + 1))
-    groups = [_Group(name, [f"user-{next(numbers):05}" for _ in range(size)]) for name, size in EXAMPLE.items()]
+    groups = [_DemoGroup(name, [f"user-{next(numbers):05}" for _ in range(size)]) for name, size in EXAMPLE.items()]
     dialect = configuration().dialect
     with _progress(sum(EXAMPLE.values()), as_json=as_json) as advance:
         figures = asyncio.run(_demonstrate(groups, dialect, advance))
@@ -78,7 +78,7 @@ def demo(
 
 
 @define(eq=False)
-class _Group:
+class _DemoGroup:
     """The accounts for one group, and their results; the counters have the number of each reason."""
 
     name: str
@@ -121,7 +121,7 @@ class _Counting(HttpxTransport):
         return await super().send(request, timeout=timeout)
 
 
-async def _demonstrate(groups: list[_Group], dialect: Dialect, advance: Callable[[int], None]) -> dict[str, Any]:
+async def _demonstrate(groups: list[_DemoGroup], dialect: Dialect, advance: Callable[[int], None]) -> dict[str, Any]:
     """Invite all accounts, one request for each group in turn; return the figures of all groups together."""
     from rbim.emulator.server.server import serve
 
@@ -202,7 +202,7 @@ def _progress(total: int, *, as_json: bool) -> Generator[Callable[[int], None]]:
     out.print()
 
 
-def _print_figures(figures: dict[str, Any], groups: list[_Group]) -> None:
+def _print_figures(figures: dict[str, Any], groups: list[_DemoGroup]) -> None:
     """Print the figures as tables and a few sentences."""
     rows = [
         {

@@ -72,7 +72,7 @@ async def fan_out(
     """
     check_workers(workers)
     sender = in_background(sender)
-    source = _Source(operations)
+    source = _OperationSource(operations)
     tasks = anyio.create_task_group()
     failures = TaskErrors(tasks)
     outcomes = _Outcomes[R](workers)
@@ -107,7 +107,7 @@ def check_workers(workers: object) -> None:
         )
 
 
-async def _work(sender: Sender, source: _Source[R], outcomes: _Outcomes[R], failures: TaskErrors) -> None:
+async def _work(sender: Sender, source: _OperationSource[R], outcomes: _Outcomes[R], failures: TaskErrors) -> None:
     try:
         with failures:
             while (item := await source.next()) is not None:
@@ -208,7 +208,7 @@ class _Outcomes(Generic[R]):
             raise
 
 
-class _Source(Generic[R]):
+class _OperationSource(Generic[R]):
     """The input as numbered operations, shared by the workers."""
 
     def __init__(self, operations: Iterable[Operation[R]] | AsyncIterable[Operation[R]]) -> None:

@@ -116,7 +116,7 @@ class Waiter:
         self.attempt = attempt
         self.level = level
         self.number = 0
-        self.line: _Line | None = None
+        self.line: _CallLine | None = None
         self.state = "new"  # the states are explained in rbim.client.admission
         self.wake: Callable[[], object] | None = None
 
@@ -128,10 +128,10 @@ class Waiter:
 
 LineKey = tuple[object, float, bool]
 Rank = tuple[float, int]
-Order = Callable[["_Line"], Rank]
+Order = Callable[["_CallLine"], Rank]
 
 
-class _Line:
+class _CallLine:
     """The waiting calls of one operation, group and deadline, in the order in which they came.
 
     Calls that wait again, for a retry, have lines of their own: less of their deadline is left.
@@ -175,7 +175,7 @@ class _Line:
         return -number, number
 
 
-EARLIEST, _NEWEST, _OLDEST = _Line.earliest, _Line.newest, _Line.oldest
+EARLIEST, _NEWEST, _OLDEST = _CallLine.earliest, _CallLine.newest, _CallLine.oldest
 """The orders of lines: by the deadline of their first call, by their last call, by their first call."""
 
 
@@ -185,13 +185,13 @@ class _Heads:
     def __init__(self, order: Order, lines: Sized) -> None:
         self._rank = order
         self._lines = lines
-        self._heap: list[tuple[Rank, _Line]] = []
-        self._listed: dict[_Line, Rank] = {}
+        self._heap: list[tuple[Rank, _CallLine]] = []
+        self._listed: dict[_CallLine, Rank] = {}
 
     def __bool__(self) -> bool:
         return bool(self._listed)
 
-    def push(self, line: _Line) -> None:
+    def push(self, line: _CallLine) -> None:
         """Add a line, or raise it if its rank has become better."""
         rank, before = self._rank(line), self._listed.get(line)
         if before is not None and before <= rank:
@@ -203,7 +203,7 @@ class _Heads:
             self._heap = [(rank, line) for line, rank in self._listed.items()]
             heapify(self._heap)
 
-    def top(self) -> tuple[Rank, _Line] | None:
+    def top(self) -> tuple[Rank, _CallLine] | None:
         """Return the best line with its rank, or None if there is none."""
         while self._heap:
             rank, line = self._heap[0]
@@ -219,7 +219,7 @@ class _Heads:
                 return rank, line
         return None
 
-    def pop(self, line: _Line) -> None:
+    def pop(self, line: _CallLine) -> None:
         """Remove the line at the top."""
         heappop(self._heap)
         del self._listed[line]
@@ -230,28 +230,28 @@ class _Lane:
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
-        self.lines: dict[LineKey, _Line] = {}
+        self.lines: dict[LineKey, _CallLine] = {}
         self._heads: dict[Order, _Heads] = {}
         """By order, from the first choice in this order on."""
-        self._held: dict[object, list[_Line]] = {}
+        self._held: dict[object, list[_CallLine]] = {}
         """By group: lines that only granted tokens keep from leaving."""
-        self.aside: list[tuple[float, int, _Line]] = []
+        self.aside: list[tuple[float, int, _CallLine]] = []
         """Lines that wait for something of their own, by the earliest time at which they may be ready."""
 
-    def push(self, line: _Line) -> None:
+    def push(self, line: _CallLine) -> None:
         """Let a line be chosen, after a call has come to it: in the order NEWEST it has moved, in the others only if new."""
         if not line.aside:
             for order, heads in self._heads.items():
                 if len(line.waiters) == 1 or order is _NEWEST:
                     heads.push(line)
 
-    def _bring_back(self, line: _Line) -> None:
+    def _bring_back(self, line: _CallLine) -> None:
         line.aside = False
         if line.waiters:
             for heads in self._heads.values():
                 heads.push(line)
 
-    def best(self, order: Order, now: float) -> tuple[Rank, _Line] | None:
+    def best(self, order: Order, now: float) -> tuple[Rank, _CallLine] | None:
         """Return the line whose call leaves first, with its rank, if one may leave now."""
         soon = now + ROUNDING
         if ready_at(self.kind.shared, now) > soon:
@@ -287,7 +287,7 @@ class _Lane:
             return shared
         return max(self.aside[0][0], shared) if self.aside else inf
 
-    def _put_aside(self, line: _Line, until: float, now: float) -> None:
+    def _put_aside(self, line: _CallLine, until: float, now: float) -> None:
         if line.aside:
             return
         line.aside = True
@@ -351,7 +351,7 @@ class _Level:
             lane = self._lanes[demand.kind] = _Lane(demand.kind)
         line = lane.lines.get(key)
         if line is None:
-            line = lane.lines[key] = _Line(demand, key, self._number)
+            line = lane.lines[key] = _CallLine(demand, key, self._number)
         waiter.line, waiter.state = line, "waiting"
         line.waiters[waiter] = None
         self._waiters[waiter] = None

@@ -70,9 +70,9 @@ class EmulatedClock:
             if sleepers is not None:
                 sleepers.discard(sleeper)
 
-    def scope(self, seconds: float, /) -> _Scope:
+    def scope(self, seconds: float, /) -> _EmulatedScope:
         """Return a cancel scope that expires after ``seconds`` of emulated time."""
-        return _Scope(self, seconds)
+        return _EmulatedScope(self, seconds)
 
     async def advance(self, seconds: float = 0.0, *, hours: float = 0.0) -> None:
         """Let time pass, ``seconds`` plus ``hours``, and fire the timers that fall due, each at its own time."""
@@ -166,7 +166,7 @@ class _Sleeper:
         self.called.set()
 
 
-class _Scope:
+class _EmulatedScope:
     """An anyio cancel scope whose deadline is in emulated time."""
 
     def __init__(self, clock: EmulatedClock, seconds: float) -> None:

@@ -59,7 +59,7 @@ SUPPRESS_KEYS: tuple[str, ...] = tuple(
 
 
 @define(eq=False)
-class _Call:
+class _CallSpan:
     """A call in progress. It is stored in the context of its task, so concurrent calls do not see each other."""
 
     number: int
@@ -131,7 +131,7 @@ class OtelObserver:
     def _call_started(self, started: CallStarted) -> None:
         attributes = self._about("rbim.client", started.client)
         attributes |= {"rbim.operation": started.operation, "rbim.call": started.call}
-        call = _Call(started.call, self._tracer.start_span(f"rbim {started.operation}", attributes=attributes))
+        call = _CallSpan(started.call, self._tracer.start_span(f"rbim {started.operation}", attributes=attributes))
         call.context = context.set_value(self._key, call, trace.set_span_in_context(call.span))
         call.token = context.attach(call.context)
 
@@ -185,10 +185,10 @@ class OtelObserver:
             _set_attributes(call.span, attributes, error_of(ended))
         call.span.end()
 
-    def _call(self, number: int) -> _Call | None:
+    def _call(self, number: int) -> _CallSpan | None:
         """Return the call of the current context; None in any other context, for example if a coroutine was dropped."""
         call = context.get_value(self._key)
-        return call if isinstance(call, _Call) and call.number == number else None
+        return call if isinstance(call, _CallSpan) and call.number == number else None
 
     def _request_attributes(self, started: AttemptStarted) -> Attributes:
         """Return the attributes that all requests of a client share for one operation and one origin."""

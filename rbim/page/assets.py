@@ -49,7 +49,7 @@ _HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.
 
 
 @frozen
-class _File:
+class _Asset:
     content: bytes
     kind: bytes
     etag: bytes
@@ -93,7 +93,7 @@ class Page:
                 await _answer(scope, send, file, negotiated=not rest)
 
 
-async def _answer(scope: Scope, send: Send, file: _File, *, negotiated: bool) -> None:
+async def _answer(scope: Scope, send: Send, file: _Asset, *, negotiated: bool) -> None:
     """Send a file, or 304 if the browser has it. A browser asks each time, so that a page never mixes two versions."""
     known = b", ".join(value for name, value in scope["headers"] if name == b"if-none-match")
     headers = [(b"etag", file.etag), (b"cache-control", b"no-cache"), *_HEADERS]
@@ -115,16 +115,16 @@ async def _say(scope: Scope, send: Send, status: int, text: str, *more: tuple[by
 
 
 @lru_cache
-def _files(name: str) -> dict[str, _File]:
+def _files(name: str) -> dict[str, _Asset]:
     """Return the files of a page and those that all pages share, by ``FOLDER/FILE``. They are read once per process."""
     static = files("rbim.page").joinpath("static")
     return {f"{folder}/{each.name}": _read(each) for folder in (SHARED, name) for each in static.joinpath(folder).iterdir()}
 
 
-def _read(file: Traversable) -> _File:
+def _read(file: Traversable) -> _Asset:
     content = file.read_bytes()
     kind = TYPES[f".{file.name.rpartition('.')[2]}"]
-    return _File(content, kind, b'"%s"' % sha256(content).hexdigest()[:32].encode())
+    return _Asset(content, kind, b'"%s"' % sha256(content).hexdigest()[:32].encode())
 
 
 def prefers_html(scope: Scope) -> bool:

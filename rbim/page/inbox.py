@@ -43,7 +43,7 @@ UNREADABLE = (sqlite3.Error, OSError, RuntimeError)
 
 def inbox_page(inbox: Archive, name: str) -> FilePage:
     """Return the page of an inbox, which must be entered while it is served; ``name`` is what its user calls it."""
-    answers = _Answers(inbox, name)
+    answers = _InboxAnswers(inbox, name)
     routes = {
         ("GET", "/state"): answers.state,
         ("GET", "/events"): answers.events,
@@ -55,7 +55,7 @@ def inbox_page(inbox: Archive, name: str) -> FilePage:
     return FilePage("inbox", routes)
 
 
-class _Answers:
+class _InboxAnswers:
     def __init__(self, inbox: Archive, name: str) -> None:
         self._inbox = inbox
         self._name = name

@@ -43,7 +43,7 @@ NEARLY = 0.9  # share of a limit from which it counts as reached
 
 def journal_page(journal: Path, commands: Mapping[str, str]) -> FilePage:
     """Return the page of a journal. ``commands`` are those that go on from there, by their verbs (``resume``, ``retry``)."""
-    answers = _Answers(journal, commands)
+    answers = _JournalAnswers(journal, commands)
     routes = {
         ("GET", "/state"): answers.state,
         ("GET", "/accounts"): answers.accounts,
@@ -71,7 +71,7 @@ def reason_of_pace(report: Report, settings: Mapping[str, Any]) -> str:
     return "rate of groups" if any(rate["each_group"] for rate in settings["rates"]) else "full"
 
 
-class _Answers:
+class _JournalAnswers:
     """Each kind of question is answered one at a time, so that the machine stays free for the job."""
 
     def __init__(self, journal: Path, commands: Mapping[str, str]) -> None:

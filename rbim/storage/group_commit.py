@@ -72,7 +72,7 @@ class CommitStore(Protocol):
         ...
 
 
-class _Failed:
+class _Failure:
     """The result of a command whose whole transaction failed."""
 
     __slots__ = ("error",)
@@ -192,7 +192,7 @@ class GroupCommit:
                 self._abandoned[future] = undo
 
     def _undo(self, undo: Undo, result: Any) -> None:  # the command's
-        if result is None or isinstance(result, (CommandFailure, _Failed)):
+        if result is None or isinstance(result, (CommandFailure, _Failure)):
             return
         for command in undo(result):
             self._pending[self._future()] = command
@@ -236,7 +236,7 @@ class GroupCommit:
             if isinstance(command, Linked):
                 command.chain.fail(error)
             if not future.done():
-                future.set_result(_Failed(error))
+                future.set_result(_Failure(error))
             self._abandoned.pop(future, None)
 
     def _check_drained(self) -> None:
@@ -292,7 +292,7 @@ def _result(result: Any) -> Any:  # the command's
     kind = result.__class__
     if kind is CommandFailure:
         raise result.error
-    if kind is _Failed:
+    if kind is _Failure:
         raise copy(result.error) from result.error  # a separate traceback for each waiting task
     return result
 

@@ -178,7 +178,7 @@ BY_STATUS: dict[int, type[ApiError]] = {  # of a refusal whose code is not in th
 }
 
 
-class _Plan(NamedTuple):
+class _EncodePlan(NamedTuple):
     """The parts that all requests of one operation class share."""
 
     origin: str
@@ -225,9 +225,9 @@ class Codec:
         self._has_hooks = hooks is not None
         self._user_agent = user_agent
         self._known_codes = frozenset(dialect.codes).union(*dialect.already_so.values())
-        self._plans: dict[type[Any], _Plan] = {}
+        self._plans: dict[type[Any], _EncodePlan] = {}
         # by operation class: the last body with only a success code and message, its document without the code, the plan
-        self._successes: dict[type[Any], tuple[bytes, dict[str, Any], _Plan]] = {}
+        self._successes: dict[type[Any], tuple[bytes, dict[str, Any], _EncodePlan]] = {}
 
     def encode(self, op: Operation[Any], user_name: str | None = None) -> Request:
         """Return the unsigned request; ``user_name`` is the acting account if the operation has none.
@@ -260,7 +260,7 @@ class Codec:
         if kind not in self._plans:
             self._plan(kind)
 
-    def _plan(self, kind: type[Operation[Any]]) -> _Plan:
+    def _plan(self, kind: type[Operation[Any]]) -> _EncodePlan:
         if getattr(kind, "spec", None) is None:
             raise TypeError(
                 f"an operation is needed, such as QueryGroupDetail(group_id='g1'), not a value of {kind.__name__}"
@@ -270,7 +270,7 @@ class Codec:
         for name, value in parts.items():
             path = path.replace(name, quote(value, safe=""))
         base: type[Operation[Any]] = Operation
-        plan = _Plan(
+        plan = _EncodePlan(
             origin=self.origins[kind.endpoint.origin],
             path=path,
             headers=HEADERS if self._user_agent is None else MappingProxyType({**HEADERS, "User-Agent": self._user_agent()}),
@@ -319,7 +319,7 @@ class Codec:
         return self._answer(op, plan, fields, response)
 
     def _answer(
-        self, op: Operation[R], plan: _Plan, fields: dict[str, Any], response: Response, *, plain: bool = False
+        self, op: Operation[R], plan: _EncodePlan, fields: dict[str, Any], response: Response, *, plain: bool = False
     ) -> R:
         """Return the answer; ``plain``: its fields are all unknown ones, so it can be made without the converter."""
         try:

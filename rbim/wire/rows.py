@@ -58,7 +58,7 @@ class EntryShape:
 
     def read(self, values: Iterable[Any]) -> tuple[list[dict[str, Any]], list[Any]]:  # JSON
         """Return the entries in the values of the list, and what stands beside them and is no entry."""
-        reading = _Reading(self)
+        reading = _RowReading(self)
         for value in values:
             if isinstance(value, (int, float)) and not value:
                 reading.beside.append(value)
@@ -77,7 +77,7 @@ class EntryShape:
         return known
 
 
-class _Reading:
+class _RowReading:
     """One reading of a list: its entries in order."""
 
     __slots__ = ("beside", "entries", "shape")

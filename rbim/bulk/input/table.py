@@ -182,7 +182,7 @@ def _require_data(rows: list[tuple[int, list[str]]], *, known: bool, unit: str, 
 # ------------------------------------------------------------------------------ CSV and sheets
 
 
-class _Lines:
+class _CsvLines:
     """Lines for csv.reader, which can be given back; ``taken`` are those of the present record."""
 
     def __init__(self, lines: Iterator[str]) -> None:
@@ -221,7 +221,7 @@ def csv_blocks(lines: Iterator[str], delimiter: str, line: int = 1) -> Iterator[
             break
         yield range(line, line + len(block)), records
         line += len(block)
-    yield from _blocks(_csv_records(_Lines(chain(block, lines)), delimiter, line))
+    yield from _blocks(_csv_records(_CsvLines(chain(block, lines)), delimiter, line))
 
 
 def _blocks(records: Iterator[tuple[int, list[Any] | BadRow]]) -> Iterator[Block]:
@@ -230,7 +230,7 @@ def _blocks(records: Iterator[tuple[int, list[Any] | BadRow]]) -> Iterator[Block
         yield lines, found
 
 
-def _csv_records(source: _Lines, delimiter: str, line: int) -> Iterator[tuple[int, list[Any] | BadRow]]:
+def _csv_records(source: _CsvLines, delimiter: str, line: int) -> Iterator[tuple[int, list[Any] | BadRow]]:
     reader = csv.reader(source, delimiter=delimiter, strict=True)
     while True:
         try:

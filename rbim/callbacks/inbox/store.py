@@ -37,7 +37,7 @@ STATES: tuple[str, ...] = ("waiting", "done", "dead", "quarantined")  # by their
 T = TypeVar("T")
 
 
-class _Database(Protocol):
+class _StoreDatabase(Protocol):
     """Executes the statements of an inbox: :class:`rbim.storage.sqlite.Database`, which says more, or one on a server."""
 
     now: float
@@ -61,7 +61,7 @@ class InboxStore:
     The methods from ``accept`` to ``purge_letters`` are commands: they run in a transaction of ``database``.
     """
 
-    def __init__(self, database: _Database, *, retention: float, lease: float, dead_retention: float | None) -> None:
+    def __init__(self, database: _StoreDatabase, *, retention: float, lease: float, dead_retention: float | None) -> None:
         self.database = database
         self._retention = retention
         self._dead_retention = dead_retention

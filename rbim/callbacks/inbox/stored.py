@@ -224,7 +224,7 @@ class StoredInbox(Archive):
         Events that are still claimed on leaving can be claimed again after their lease expires; at once if leases do not.
         """
         async with self._open_backlog() as commits:
-            backlog = _Backlog(self._store, commits, clock=self.clock, poll=self.poll)
+            backlog = _StoredBacklog(self._store, commits, clock=self.clock, poll=self.poll)
             notify = partial(waker(), backlog.notify)
             self._store.database.listeners.add(notify)
             try:
@@ -311,7 +311,7 @@ class DurableInbox(StoredInbox):
         return await self._commits.run(OneOfMany(self._store.accept_all, delivery), chain=chain)
 
 
-class _Backlog:
+class _StoredBacklog:
     """The waiting events of a store, for one event loop."""
 
     def __init__(self, store: InboxStore, commits: Commits, *, clock: Clock, poll: float) -> None:

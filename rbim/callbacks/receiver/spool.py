@@ -87,7 +87,7 @@ PAUSES = Backoff(attempts=sys.maxsize, first=0.5, factor=2.0, most=5.0)
 POLL = 0.25  # seconds of real time until deliveries that another process has put into the file are seen
 
 
-class _Row(NamedTuple):
+class _SpoolRow(NamedTuple):
     number: int
     conversation: str
     app_id: str
@@ -98,7 +98,7 @@ class _Row(NamedTuple):
         return delivery_of(self.body, app_id=self.app_id, received=datetime.fromtimestamp(self.received, UTC))
 
 
-class _File(EventFile):
+class _SpoolFile(EventFile):
     """The file, for a group commit; its methods run in threads."""
 
     def open(self) -> None:
@@ -116,11 +116,11 @@ class _File(EventFile):
         values = (delivery.conversation, delivery.app_id, delivery.received.timestamp(), delivery.body)
         self.database.execute(INSERT, values)
 
-    def settle(self, stored: Sequence[int], refused: Sequence[tuple[str, int]], pausing: Sequence[str]) -> list[_Row]:
+    def settle(self, stored: Sequence[int], refused: Sequence[tuple[str, int]], pausing: Sequence[str]) -> list[_SpoolRow]:
         """Forget deliveries that are stored, mark those that are refused; return the next ones of other conversations."""
         self.database.executemany(DELETE, [(number,) for number in stored])
         self.database.executemany(REFUSE, refused)
-        return [_Row(*row) for row in self.database.execute(NEXT, (json.dumps(pausing), BATCH))]
+        return [_SpoolRow(*row) for row in self.database.execute(NEXT, (json.dumps(pausing), BATCH))]
 
 
 def refused_in(path: Path) -> list[str]:
@@ -142,7 +142,7 @@ class Spool:
     def __init__(self, path: Path, sink: Sink, *, clock: Clock, budget: float, observers: Observers | None = None) -> None:
         self.holds = False
         self._path = path
-        self._file = _File(path, SPOOL, clock=clock)
+        self._file = _SpoolFile(path, SPOOL, clock=clock)
         self._sink = sink
         self._accept: Callable[..., Awaitable[bool | OtherContent]] = sink.accept
         self._chained = "chain" in signature(sink.accept).parameters
@@ -186,7 +186,7 @@ class Spool:
             puts, self._news, now = self._puts, anyio.Event(), self._clock.monotonic()
             if now >= again:
                 failed.clear()
-            rows: list[_Row] = []
+            rows: list[_SpoolRow] = []
             try:
                 if not self.holds and await self._commits.read(self._file.any):
                     self.holds = True
@@ -208,12 +208,12 @@ class Spool:
                     await self._news.wait()
                 continue
 
-            conversations: dict[str, list[_Row]] = defaultdict(list)
+            conversations: dict[str, list[_SpoolRow]] = defaultdict(list)
             for row in rows:
                 conversations[row.conversation].append(row)
             errors = await self._offer(rows, conversations)
             stored = [row.number for row in rows if row.number not in errors]
-            new: list[tuple[_Row, BaseException]] = []
+            new: list[tuple[_SpoolRow, BaseException]] = []
             for name, of_one in conversations.items():
                 first = next((row for row in of_one if row.number in errors), None)
                 if first is None:
@@ -245,7 +245,7 @@ class Spool:
                 again = self._clock.monotonic() + pause
 
     async def _offer(
-        self, rows: Sequence[_Row], conversations: Mapping[str, Sequence[_Row]]
+        self, rows: Sequence[_SpoolRow], conversations: Mapping[str, Sequence[_SpoolRow]]
     ) -> dict[int, BaseException | None]:
         """Offer deliveries to the sink; return the numbers of those that it did not store, with the error, if any."""
         errors: dict[int, BaseException | None] = dict.fromkeys(row.number for row in rows)

@@ -40,7 +40,7 @@ T = TypeVar("T")
 # The thread is no daemon: the interpreter waits at its end until the receiver is left.
 
 
-class _Receiver(Protocol):
+class _AsyncReceiver(Protocol):
     async def receive(self, headers: Headers, body: bytes) -> Reply: ...
 
     async def health(self) -> Health: ...
@@ -59,7 +59,7 @@ class ReceiverWsgi:
     the end of the process. A request waits until its delivery is stored. Any thread may call its methods.
     """
 
-    def __init__(self, receiver: _Receiver, max_body: int | None, health: str | None) -> None:
+    def __init__(self, receiver: _AsyncReceiver, max_body: int | None, health: str | None) -> None:
         self._receiver = receiver
         self._max_body = max_body
         self._health = health

@@ -109,7 +109,7 @@ async def _serve(  # noqa: C901, PLR0913, PLR0917  # the parts that run() has ma
     log: LineHandler,
 ) -> int:
     """Listen, receive and handle until a signal, or until the reader of printed events has left; return the exit code."""
-    loop, server, code, lines = asyncio.get_running_loop(), _Server(config), Exit.DONE, SimpleQueue[Line]()
+    loop, server, code, lines = asyncio.get_running_loop(), _UvicornServer(config), Exit.DONE, SimpleQueue[Line]()
     ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
 
     def stop() -> None:
@@ -264,7 +264,7 @@ def _listened(receive: Receive, received: Callable[[bytes], None]) -> Receive:
     return listened
 
 
-class _Server(uvicorn.Server):
+class _UvicornServer(uvicorn.Server):
     """Leaves signals to the caller: the second one ends the process at once."""
 
     @contextmanager

@@ -94,7 +94,7 @@ class JobRun(NamedTuple):
     rows: Input | None = None
 
 
-class _Step(NamedTuple):
+class _NextStep(NamedTuple):
     """A message at the end of a command, and the command to copy, if there is one."""
 
     text: str
@@ -282,19 +282,19 @@ def _code(result: _RunResult, report: Report | None) -> JobExit:
     return JobExit.INCOMPLETE if accounts.refused or accounts.failed or accounts.bad else JobExit.DONE
 
 
-def _print_steps(steps: list[_Step]) -> None:
+def _print_steps(steps: list[_NextStep]) -> None:
     for step in steps:
         print_error(step.text, step.command)
 
 
-def _next_steps(job_run: JobRun, result: _RunResult, report: Report | None) -> list[_Step]:
+def _next_steps(job_run: JobRun, result: _RunResult, report: Report | None) -> list[_NextStep]:
     """Return the messages about what was not done, with the commands for it."""
     journal = job_run.journal
     if report is None and result.run is not None and result.run.began:
         state = "cannot be read any more" if journal.exists() else "was deleted during the run"
-        return [_Step(f"{journal}: the journal {state}: there is no record of what was sent")]
+        return [_NextStep(f"{journal}: the journal {state}: there is no record of what was sent")]
     if report is None or report.state == "loading":
-        return [_Step("nothing was sent: run the same command again")]
+        return [_NextStep("nothing was sent: run the same command again")]
     accounts = report.accounts
     if not report.complete:
         reason = _stop_reason(result)
@@ -302,12 +302,12 @@ def _next_steps(job_run: JobRun, result: _RunResult, report: Report | None) -> l
         cause = result.run.snapshot.cause if result.run is not None and reason in WITH_CAUSE else ""
         said = f"{STOP_REASONS.get(reason, reason)}{f': {cause}' if cause else ''}"
         text = f"{said}; accounts left: {_counted(*left)}. To resume:"
-        return [_Step(text, _continued("resume", journal))]
-    steps: list[_Step] = []
+        return [_NextStep(text, _continued("resume", journal))]
+    steps: list[_NextStep] = []
     refused, again = (accounts.refused, "refused"), ((accounts.failed, "failed"), (accounts.unknown, "unknown"))
     if accounts.failed or accounts.unknown:
         text = f"accounts left: {_counted(*again)}. To send them again:"
-        steps.append(_Step(text, _continued("retry", journal)))
+        steps.append(_NextStep(text, _continued("retry", journal)))
     if (accounts.refused or accounts.failed or accounts.unknown) and not job_run.files.has_rows:
         kind = report.source.get("format", {}).get("kind")
         usual = SUFFIXES.get(kind, ("",))
@@ -315,7 +315,7 @@ def _next_steps(job_run: JobRun, result: _RunResult, report: Report | None) -> l
         suffix = suffix if suffix.lower() in usual else usual[0]  # what is left of a workbook is CSV
         rest = journal.with_name(f"{journal.name.removesuffix('.journal')}.not-done{suffix}")
         text = f"not done: {_counted(refused, *again)}. To list them with the reasons:"
-        steps.append(_Step(text, command_line("job", "report", journal, "--not-done", rest)))
+        steps.append(_NextStep(text, command_line("job", "report", journal, "--not-done", rest)))
     return steps
 
 

@@ -53,7 +53,7 @@ INTERNAL = "900500"
 ABORTING = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)  # SO_LINGER for 0 seconds: closing sends an RST
 
 
-class _Connection(h11.Connection):
+class _HttpConnection(h11.Connection):
     """Gives the head of an answer together with the first part of its body, so that uvicorn writes both at once."""
 
     _head: bytes = b""
@@ -78,7 +78,7 @@ class Protocol(H11Protocol):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener.config, listener.state, {})
-        self.conn = _Connection(h11.SERVER)
+        self.conn = _HttpConnection(h11.SERVER)
         self._listener = listener
         self._inner: Any = self.app
         self.app = self._answer

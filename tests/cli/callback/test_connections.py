@@ -25,7 +25,7 @@ from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.signature import sign
 from rbim.cli import Exit
 from rbim.cli.callback.options import ServeOptions
-from rbim.cli.callback.serve import OTHER_FILES, _allowed, _config, _Server
+from rbim.cli.callback.serve import OTHER_FILES, _allowed, _config, _UvicornServer
 
 # ------------------------------------------------------------------------------------------------------------ connections
 
@@ -65,7 +65,7 @@ async def connecting(app=None, limit=1000):
     what = {"inbox": None, "host": "127.0.0.1", "port": 0, "path": "/", "mode": "normal", "printing": False}
     told = ServeOptions(**what, certfile=None, keyfile=None, connections=limit)
     opened = []
-    server = _Server(_config(told, app or empty))
+    server = _UvicornServer(_config(told, app or empty))
     with await bound_to("127.0.0.1", 0) as bound:
         bound.listen()
         serves = asyncio.create_task(server.serve(sockets=[bound]))
