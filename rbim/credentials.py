@@ -35,6 +35,7 @@ OWN = ("RBIM_APP_ID", "RBIM_APP_TOKEN", FILE)
 SEVERAL = "RBIM_CALLBACK_CREDENTIALS_FILE"
 MAX_TOKEN_FILE = 4096  # bytes of a token's file
 MAX_LIST_FILE = 16 * 1024 * 1024  # bytes of a file with several tokens
+_NEEDED = 'a list such as [{"app_id": "...", "app_token": "..."}] is needed'
 
 
 def credentials_from_env() -> Credentials:
@@ -127,12 +128,14 @@ def _listed(file: str | Path) -> tuple[tuple[Credentials, ...] | None, str]:
     try:
         with Path(file).open("rb") as stream:
             entries = json.loads(stream.read(MAX_LIST_FILE))
-    except (OSError, json.NotJson) as error:
+    except json.NotJson as error:
+        return None, f"{error}: {_NEEDED}"
+    except OSError as error:
         return None, str(error)
     except ValueError:  # a NUL character
         return None, "its name is not valid"
     if not isinstance(entries, list) or not entries:
-        return None, "a list of at least one object with app_id and app_token is needed"
+        return None, _NEEDED
     found: list[Credentials] = []
     for number, entry in enumerate(cast("Any", entries), start=1):
         try:

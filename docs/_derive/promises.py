@@ -21,7 +21,7 @@ def promises() -> str:
     tests = {test for row in rows for test in row["tests"]}
     parts = [f"{len(rows)} promises, {len(tests)} tests.\n"]
     for about, of_subject in groupby(rows, key=lambda row: row["about"]):
-        parts += [f"### {about}\n", table(("promise, and where it is made", "tests"), map(_cells, of_subject))]
+        parts += [f"### {about}\n", table(("promise", "tests"), map(_cells, of_subject))]
     return "\n" + "\n".join(parts) + "\n"
 
 
@@ -31,18 +31,4 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    return f"{row['says']} ({_places(row)})", node_ids(row["tests"])
-
-
-def _places(row: dict[str, Any]) -> str:
-    return ", ".join(dict.fromkeys(map(_linked, row["where"])))
-
-
-def _linked(place: str) -> str:
-    """Return a link from the folder of these pages; the site has no README."""
-    name = place.partition("#")[0].removeprefix("docs/").removesuffix(".md")
-    if name == "README":
-        return name
-    inside = place.startswith("docs/internals/")
-    link = place.removeprefix("docs/internals/") if inside else place.replace("docs/", "../")
-    return f"[{name.removeprefix('internals/')}]({link})"
+    return row["says"], node_ids(row["tests"])

@@ -492,7 +492,7 @@ def _transport_of(given: Transport | str | None) -> Transport:
 
 
 class PreparedRequest(Protocol[R_co]):
-    """A request that is sent once; :class:`~rbim.client.call.Call` is one."""
+    """A request that is sent once; ``rbim.client.call.Call`` is one."""
 
     @property
     def may_have_acted(self) -> bool:

@@ -62,7 +62,7 @@ class AutoTransport(BaseTransport):
             await self.chosen.__aexit__(None, None, None)
 
     async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # enforced by the chosen one
-        """Send one request, as :meth:`BaseTransport.send` does."""
+        """Send one request, as :meth:`rbim.Transport.send` says."""
         if self.chosen is None:
             raise NotSent(NOT_OPEN)
         return await self.chosen.send(request, timeout=timeout)

@@ -109,6 +109,8 @@ def _index(where: str, names: Sequence[str], requested: str | None, role: Role, 
         which = f"{len(indexes)} columns {requested or role!r}, namely {', '.join(repr(names[index]) for index in indexes)},"
     elif role == "group":
         advice += " or --group"
+    elif role == "account" and len(names) == 1:
+        advice += ", or the group of a list of accounts with --group"
     if len({column_key(names[index]) for index in indexes}) == 1:
         which, advice = f"{len(indexes)} columns have the name {names[indexes[0]]!r}", "rename or remove one of them"
     raise InvalidRequest(f"header: {where}: {which} among {', '.join(map(repr, names))}: {advice}", field=f"{role}_column")

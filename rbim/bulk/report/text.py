@@ -80,7 +80,8 @@ def _not_done(report: Report, rows: Sequence[ReportRow]) -> Iterator[str]:
         code = f"{_clean(row.code)} " if row.code and row.code not in row.reason else ""
         yield f"  line {row.row:>{width},}  {who}{code}{_clean(row.reason)}"
     if rows and count > len(rows):
-        yield f"  and {count - len(rows):,} more: rbim job report JOURNAL --not-done FILE"
+        flag = "--csv" if accounts.bad else "--not-done"  # the second has no rows that cannot be used
+        yield f"  and {count - len(rows):,} more: rbim job report JOURNAL {flag} FILE"
 
 
 def _accounts(report: Report) -> Iterator[str]:
@@ -204,7 +205,8 @@ def _unusual(report: Report) -> Iterator[str]:
 
 
 def _job(report: Report) -> Iterator[str]:
-    options = [f"{name} {_clean(str(value))}" for name, value in report.options.items() if value is not None]
+    given = {name: value for name, value in report.options.items() if value is not None and value is not False}
+    options = [f"{name} {_clean(str(value))}" for name, value in given.items()]
     yield f"Job: created {report.created:{TIME}} UTC, at most {_count(report.chunk, 'account')} per request"
     if options:
         yield f"  with {', '.join(options)}"

@@ -261,7 +261,7 @@ class AsyncioTransport(BaseTransport):
             await links.close()
 
     async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # enforced here
-        """Send one request, as :meth:`BaseTransport.send` does."""
+        """Send one request, as :meth:`rbim.Transport.send` says."""
         now = time.monotonic()
         deadline = now + timeout
         try:

@@ -597,8 +597,8 @@ def test_the_text_is_short_and_harmless(killed):
     book.db.close()
 
 
-@each_row("count", [3, 40])
-def test_who_was_not_invited_comes_first(tmp_path, count):
+@each_row("count, bad", [(3, 1), (40, 1), (41, 0)])
+def test_who_was_not_invited_comes_first(tmp_path, count, bad):
     path = tmp_path / f"{count}.db"
     book = Book(path)
     reason = book.reason("no such account", "330103", "Refused")
@@ -606,17 +606,17 @@ def test_who_was_not_invited_comes_first(tmp_path, count):
         book.account(seq + 1, "g", f"u{seq}", state=2, reason=reason)
     book.account(count + 2, "g", "done", state=1)
     book.account(count + 3, "g", "waits", state=0)
-    book.bad(1, "account: empty", "g1,")
+    if bad:
+        book.bad(1, "account: empty", "g1,")
     found = report_text(book.report(), first_not_done(path, book.report())).splitlines()
     book.db.close()
-    begin = found.index(f"Not invited: {count + 1} rows, beside 1 that wait")
+    begin = found.index(f"Not invited: {count + bad} rows, beside 1 that wait")
     assert begin == 3
     width = 2 if count > 8 else 1
-    assert found[begin + 1 : begin + 3] == [
-        f"  line {1:>{width}}  account: empty: g1,",
-        f"  line {2:>{width}}  u1 of g: refused: 330103 no such account",
-    ]
-    assert (f"  and {count - 9} more: rbim job report JOURNAL --not-done FILE" in found) == (count > 9)
+    lines = [f"  line {1:>{width}}  account: empty: g1,", f"  line {2:>{width}}  u1 of g: refused: 330103 no such account"]
+    assert found[begin + 1 : begin + 2 + bad] == lines[1 - bad :]
+    flag = "--csv" if bad else "--not-done"
+    assert (f"  and {count + bad - 10} more: rbim job report JOURNAL {flag} FILE" in found) == (count > 9)
     assert found.index("Reasons") > begin
 
 

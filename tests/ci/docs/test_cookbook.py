@@ -243,6 +243,17 @@ print(len(answer["invited"]), list(answer["refused"]), answer["unknown"])
     assert len(members(emulator, group)) == 120
 
 
+def test_a_web_request_says_when_no_account_was_invited(platform, group, tmp_path):
+    asking = f"""
+from fastapi.testclient import TestClient
+with TestClient(app) as browser:
+    print(browser.post("/groups/{group}/members", json=["1001", "1002", "1001"]).status_code)
+"""
+    down = {"RBIM_BASE_URL": f"http://127.0.0.1:{free_port()}"}
+    for fault, status in [(down, 503), ({"RBIM_APP_TOKEN": "wrong"}, 502)]:
+        assert run_program(BLOCKS[WEB][0] + asking, tmp_path, platform | fault) == f"{status}\n"
+
+
 def test_django_calls(platform, group, tmp_path):
     asking = f"""
 import django

@@ -26,8 +26,17 @@ EXAMPLES = ROOT / "docs" / "examples"
 PATIENCE = 60
 
 
-def test_every_example_is_run_here():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"bulk.py", "service.py", "test_service.py"}
+def test_every_example_is_run_here_or_elsewhere():
+    here, elsewhere = (
+        {"bulk.py", "service.py", "test_service.py"},
+        {
+            "own_operation.py": "docs/test_docs.py",
+            "pyreqwest_transport.py": "ci/docs/test_transports.py",
+        },
+    )
+    assert {path.name for path in EXAMPLES.glob("*.py")} == here | elsewhere.keys()
+    for name, module in elsewhere.items():
+        assert f'"{name}"' in (ROOT / "tests" / module).read_text(encoding="utf-8")
 
 
 def environment_of(emulator, base_url):

@@ -16,7 +16,8 @@ from rbim.testing.conformance.suite import CASES, Conformance, failures
 from rbim.transports._shared.base import BaseTransport
 
 PAGE = (DOCS / "transports.md").read_text(encoding="utf-8")
-USE, SESSION, SHARE, WRITE, PYREQWEST, TRY = [block.text for block in blocks_of("docs/transports.md", "python")]
+PYREQWEST = (DOCS / "examples" / "pyreqwest_transport.py").read_text(encoding="utf-8")
+USE, SESSION, SHARE, WRITE, TRY = [block.text for block in blocks_of("docs/transports.md", "python")]
 BY_TWO = """
 import os
 import anyio
@@ -70,9 +71,9 @@ def test_a_program_runs(program, printed, platform, monkeypatch, tmp_path):
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_transport_over_pyreqwest_passes_the_suite_but_for_the_cases_that_are_named():
     page: dict[str, Any] = {"__name__": "pyreqwest_transport"}
-    exec(PYREQWEST, page)  # the program of the page
+    exec(PYREQWEST, page)
     subject = Conformance(page["PyreqwestTransport"], proxy=True, bundle=True, looks=False, cancels=False)
-    named = re.findall(r"^- `(.*)`", PAGE[PAGE.index(PYREQWEST) : PAGE.index("## Conformance tests")], re.MULTILINE)
+    named = re.findall(r"^- `(.*)`", page["__doc__"], re.MULTILINE)
     patterns = {re.escape(name).replace(r"\.\.\.", ".*") for name in named}
     failing = await failures(subject, at_once=16)
     failing = await failures(subject, [case for case in CASES if case.name in failing])  # without the load of the others

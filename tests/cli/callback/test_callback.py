@@ -313,11 +313,13 @@ def test_a_credentials_file_that_is_none_shows_no_token(tmp_path, environment):
     environment.setenv("RBIM_CALLBACK_CREDENTIALS_FILE", str(file))
     mine = {"app_id": APP, "app_token": TOKEN}
     needed = "an object with app_id and app_token is needed"
+    listed = 'a list such as [{"app_id": "...", "app_token": "..."}] is needed'
     for content, said in [
         (None, "No such file"),
+        (TOKEN, f"not JSON at character 0: {listed}"),
         (f"[{TOKEN}", "not JSON at character"),
-        ("{}", "a list of at least one object"),
-        ("[]", "a list of at least one object"),
+        ("{}", listed),
+        ("[]", listed),
         (json.dumps([mine, TOKEN]), f"entry 2: {needed}"),
         (json.dumps([{"app_token": TOKEN}]), f"entry 1: {needed}"),
         (json.dumps([mine | {"app_token": f"{TOKEN} {TOKEN}"}]), "entry 1: app_token: ASCII text without"),
