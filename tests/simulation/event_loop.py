@@ -14,7 +14,7 @@ from typing import Any
 
 from anyio._backends import _asyncio as anyio_backend
 
-from rbim.callbacks.inbox.stored import _Backlog
+from rbim.callbacks.inbox.stored import _StoredBacklog
 from rbim.callbacks.worker.worker import _Run
 from rbim.client.shared import SharedState
 from rbim.emulator.copies.copier import Copier
@@ -171,7 +171,7 @@ def install():
         (SharedState, "scopes"),
         (Copier, "_active"),
         (Copier, "_waiting"),
-        (_Backlog, "_waiting"),
+        (_StoredBacklog, "_waiting"),
         (_Run, "_leased"),
     ):
         _order(owner, name)

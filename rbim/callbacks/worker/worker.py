@@ -82,6 +82,7 @@ __all__ = ["CRASHED", "FIRST_PAUSE", "GRACE", "LONGEST_PAUSE", "MOST_IN_A_ROW", 
 # What must always hold:
 # - An event is handled after the one before it has ended, and never beside it.
 # - Results are recorded in order: a failure or dead letter only after all earlier successes.
+# - A handler begins only under a lease: one that may have expired meanwhile is renewed first, or found lost.
 # - The worker goes ahead only before the lease can have expired: else another one may handle what it has not recorded.
 # - It goes ahead only while fewer than ``concurrency`` successes of all conversations are not recorded; without going ahead,
 #   each has one. So a crash repeats at most ``2 * concurrency`` events.
@@ -412,6 +413,8 @@ class _Run:
                 elif leased.successes:
                     await self._record_all(leased)
                     continue
+                if self._now() >= leased.until:  # as after a pause of the whole process: the lease may be another worker's
+                    leased.lost |= bool(await self._until_recorded(leased, partial(backlog.renew, [leased.claim])))
                 if leased.lost:
                     raise LeaseLost  # noqa: TRY301  # handled like that of a record
                 if leased.last:
