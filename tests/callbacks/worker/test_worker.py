@@ -233,6 +233,44 @@ async def test_leases_are_renewed_while_something_runs_and_only_then(clock, capl
     assert "the leases could not be renewed" in caplog.text
 
 
+class Stopped(MemorySink):
+    """Its process is stopped for a day when it has claimed events; another worker takes the leases meanwhile, if ``taken``."""
+
+    lease = 30.0
+    taken = True
+
+    @asynccontextmanager
+    async def backlog(self):
+        async with super().backlog() as backlog:
+            claim = backlog.claim
+
+            async def claimed(most):
+                found = await claim(most)
+                if found:
+                    await self.clock.advance(86400)
+                return found
+
+            async def renew(claims):
+                return list(claims) if self.taken else []
+
+            backlog.claim, backlog.renew = claimed, renew
+            yield backlog
+
+
+@pytest.mark.parametrize("taken", [True, False])
+async def test_a_handler_begins_only_under_a_lease_that_still_holds(clock, caplog, taken):
+    sink, log = Stopped(clock=clock), []
+    sink.clock, sink.taken = clock, taken
+
+    async def handler(event):
+        log.append(event.body)
+
+    await sink.accept(text(1))
+    async with running(sink, handler, clock):
+        await until(lambda: "was lost" in caplog.text or log)
+    assert log == ([] if taken else ["1"])
+
+
 # ---------------------------------------------------------------------------------- time-outs, threads
 
 
