@@ -234,7 +234,7 @@ async def test_leases_are_renewed_while_something_runs_and_only_then(clock, capl
 
 
 class Stopped(MemorySink):
-    """Its process is stopped for a day when it has claimed events; another worker takes the leases meanwhile, if ``taken``."""
+    """Its process is stopped for a day after a claim; another worker takes the leases meanwhile, if ``taken``."""
 
     lease = 30.0
     taken = True
