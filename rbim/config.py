@@ -79,6 +79,7 @@ DIALECT_KEYS = MappingProxyType({f"{DIALECT}.{name}": name for name in FIELDS})
 DEFAULT, ARGUMENT = "default", "argument"
 NAME = "rbim.toml"
 MAX_FILE = 64 * 1024  # bytes of a file
+MAX_DOTS = 1000  # in a line: the time for a dotted key grows with the square of its parts
 MAX_WORD = 100  # characters of a word that is compared with known words
 OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 POSSIBLE_TOKEN = re.compile(r"'[^']{12,}'")
@@ -576,6 +577,8 @@ def _content(place: ConfigPlace) -> tuple[bool, bytes]:
         content = stream.read(MAX_FILE + 1)
     if len(content) > MAX_FILE:
         raise OSError(EFBIG, f"it is longer than {MAX_FILE} bytes")
+    if any(line.count(b".") > MAX_DOTS for line in content.splitlines()):
+        raise OSError(EFBIG, "a line has too many dots")
     return exposed, content
 
 

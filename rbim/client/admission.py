@@ -73,6 +73,7 @@ class Admission:
         self.free = limits.concurrency
         """Places in flight that are not taken."""
         self.refused = 0
+        self._closed = False
         """The number of calls that could not be sent in time."""
         self.times = AttemptTimes()
         self._clock = clock
@@ -314,6 +315,7 @@ class Admission:
 
     def refuse_all(self) -> None:
         """Refuse all waiting calls: the client is closed."""
+        self._closed = True
         for waiter in self._queue:
             self._queue.remove(waiter)
             self._refuse(waiter)
@@ -323,14 +325,15 @@ class Admission:
         while True:
             self._grant(now)
             if waiter.state == "refused":
-                self.refused += 1
+                self.refused += not self._closed
                 raise Refused
             if waiter.state != "granted":
                 return False
             next_at = self._next_at
             self._release(waiter)
             ready = max(now, ready_at(waiter.demand.buckets, now))
-            if ready >= self._last_start(waiter, now):  # the loop was blocked, or a pause came
+            if ready >= self._last_start(waiter, now) or (self._closed and ready > now + ROUNDING):
+                # the loop was blocked, or a pause came, and nothing waits any more
                 self.free += 1
                 waiter.state = "refused"
                 self._queue.settled(waiter.demand)

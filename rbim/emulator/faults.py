@@ -63,7 +63,7 @@ __all__ = [
 
 F = TypeVar("F", bound="Selection")
 
-MAX_COUNT = 1_000_000_000
+MAX_SECONDS = 1_000_000_000
 """Seconds of a fault's times, at most: more would exceed what clocks and timestamps can hold."""
 
 SPREADEST = 10
@@ -252,7 +252,7 @@ class Latency:
     ``sigma`` is the spread (0: always ``seconds``).
     """
 
-    seconds: float = field(validator=within(0, MAX_COUNT))
+    seconds: float = field(validator=within(0, MAX_SECONDS))
     sigma: float = field(default=0.0, validator=within(0, SPREADEST))
 
 
@@ -260,7 +260,7 @@ class Latency:
 class SlowBody:
     """The answer's body takes ``seconds`` to arrive."""
 
-    seconds: float = field(validator=within(0, MAX_COUNT))
+    seconds: float = field(validator=within(0, MAX_SECONDS))
 
 
 @frozen
@@ -268,7 +268,7 @@ class Status:
     """An HTTP status with an HTML page as the answer; no effect. ``retry_after`` is sent in whole seconds, rounded up."""
 
     status: int = field(validator=within(200, 599))
-    retry_after: float | None = field(default=None, validator=within(0, MAX_COUNT))
+    retry_after: float | None = field(default=None, validator=within(0, MAX_SECONDS))
 
 
 @frozen
@@ -284,7 +284,7 @@ class Throttle:
     """More than ``per_second`` requests in a second are answered HTTP 429, or ``code``; they have no effect."""
 
     per_second: int = field(validator=within(0))
-    retry_after: float | None = field(default=None, validator=within(0, MAX_COUNT))
+    retry_after: float | None = field(default=None, validator=within(0, MAX_SECONDS))
     code: str | None = None
 
 
@@ -477,7 +477,7 @@ class Delay:
     ``sigma`` is the spread (0: always ``seconds``). Later messages of its conversation wait for it.
     """
 
-    seconds: float = field(validator=within(0, MAX_COUNT))
+    seconds: float = field(validator=within(0, MAX_SECONDS))
     sigma: float = field(default=0.0, validator=within(0, SPREADEST))
 
 
@@ -489,7 +489,7 @@ class Overtaken:
     """
 
     by: int = field(default=1, validator=within(1))
-    patience: float = field(default=60.0, validator=within(0, MAX_COUNT))
+    patience: float = field(default=60.0, validator=within(0, MAX_SECONDS))
 
 
 @frozen
@@ -508,7 +508,7 @@ class Tamper:
 class Stale:
     """The delivery is signed correctly with a ``CurTime`` ``seconds`` in the past; below 0, in the future."""
 
-    seconds: float = field(default=3600.0, validator=within(-MAX_COUNT, MAX_COUNT))
+    seconds: float = field(default=3600.0, validator=within(-MAX_SECONDS, MAX_SECONDS))
 
 
 CopyEffect = Delay | Overtaken | Duplicate | Tamper | Stale

@@ -95,7 +95,7 @@ MOST_IN_A_ROW = 32
 GRACE = 3.0
 """Seconds that a cancelled worker has to record results and to release claims, and then for functions in threads."""
 
-STOP_TIMEOUT = 15.0
+CALL_TIMEOUT = 15.0
 """Seconds of real time for one call of the backlog, at most; less if the lease is short."""
 
 RENEW_AGAIN = 1.0
@@ -107,6 +107,18 @@ NOT_RELEASED = "could not be released; its lease will expire"
 CRASHED = "its process or its worker ended %d times while it was handled, the last %d times with nothing else beside it"
 
 T = TypeVar("T")
+
+
+def _clock(given: Clock | None) -> Clock:
+    return SystemClock() if given is None else given
+
+
+def _backoff(given: Backoff | None) -> Backoff:
+    return Backoff() if given is None else given
+
+
+def _observers(given: Observers | None) -> Observers:
+    return Observers() if given is None else given
 
 
 @define(eq=False, repr=False, slots=False, on_setattr=setters.frozen)
@@ -134,11 +146,11 @@ class Worker:
 
     inbox: Inbox
     handlers: Router[Any]
-    clock: Clock = field(factory=SystemClock, kw_only=True)
+    clock: Clock = field(default=None, kw_only=True, converter=_clock)
     concurrency: int = field(default=16, kw_only=True, validator=at_least_one)
     timeout: float = field(default=60.0, kw_only=True, validator=above_zero)
-    backoff: Backoff = field(factory=Backoff, kw_only=True)
-    observers: Observers = field(factory=Observers, kw_only=True)
+    backoff: Backoff = field(default=None, kw_only=True, converter=_backoff)
+    observers: Observers = field(default=None, kw_only=True, converter=_observers)
     drain: float = field(default=10.0, kw_only=True, validator=seconds)
     around: Callable[[], AbstractAsyncContextManager[object]] | None = field(default=None, kw_only=True)
     supervision: Supervision = field(
@@ -327,7 +339,7 @@ class _Run:
                 return
             self._tasks.start_soon(self._handle, leased)
         if len(conversations) < free:
-            with _for_at_most(STOP_TIMEOUT):  # the inbox may hang
+            with _for_at_most(CALL_TIMEOUT):  # the inbox may hang
                 await self._wait_until(self._backlog.wait())
 
     async def _retry_alone(self, leased: _Leased) -> None:
@@ -413,7 +425,7 @@ class _Run:
                 elif leased.successes:
                     await self._record_all(leased)
                     continue
-                if self._now() >= leased.until:  # as after a pause of the whole process: the lease may be another worker's
+                if not leased.last and self._now() >= leased.until:  # the process was stopped: the lease may be lost
                     leased.lost |= bool(await self._until_recorded(leased, partial(backlog.renew, [leased.claim])))
                 if leased.lost:
                     raise LeaseLost  # noqa: TRY301  # handled like that of a record
@@ -585,7 +597,7 @@ class _Run:
             except LeaseLost:
                 raise
             except Exception:
-                again = "the result of event %d could not be recorded; next try in %g s"
+                again = "event %d: the inbox could not be told; next try in %g s"
                 self._log.exception(again, leased.claim.number, pause)
             else:
                 leased.until = began + self._lease
@@ -620,11 +632,11 @@ class _Run:
         return self._clock.now().timestamp()
 
     async def _ask(self, call: Callable[[], Awaitable[T]], *, part: float = 2) -> T:
-        """Call the backlog, for 1/``part`` of a lease or ``STOP_TIMEOUT`` at most. Raises TimeoutError, which names it.
+        """Call the backlog, for 1/``part`` of a lease or ``CALL_TIMEOUT`` at most. Raises TimeoutError, which names it.
 
         By real time: an emulated clock does not wait for threads.
         """
-        seconds = min(STOP_TIMEOUT, self._lease / part)
+        seconds = min(CALL_TIMEOUT, self._lease / part)
         with _for_at_most(seconds):
             return await call()
         raise TimeoutError(f"the inbox has not answered within {seconds:g} s")

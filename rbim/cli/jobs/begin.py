@@ -123,11 +123,11 @@ def begin(command: JobCommand) -> int:
 
 def _last_pace(journal: Path) -> dict[str, Any]:
     """Return the pace of the last run of the job in a journal, which the same command keeps; {} if there is none."""
-    if not journal.exists():
-        return {}
     try:
+        if not journal.exists():
+            return {}
         last = open_job(NoSender(), journal).settings
-    except InvalidRequest:  # the run itself says what is wrong with the journal
+    except (InvalidRequest, OSError):  # the run itself says what is wrong with the journal
         return {}
     max_failures = last.failure_limit.limit
     return {"rates": last.rates, "concurrency": last.concurrency, "max_failures": max_failures, "patience": last.patience}

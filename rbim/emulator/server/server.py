@@ -97,8 +97,7 @@ class Protocol(H11Protocol):
             headers = [(name.encode(), value.encode()) for name, value in response.headers.items()]
             headers += [(b"content-length", b"%d" % len(response.body)), (b"connection", b"close")]
             head = h11.Response(status_code=400, headers=self._listener.headers() + headers, reason=b"Bad Request")
-            self.conn.send(head)
-            self.transport.write(self.conn.send(h11.Data(data=response.body)))
+            self.transport.write((h11.Connection.send(self.conn, head) or b"") + response.body)
         self.close()
 
     def reset(self) -> None:

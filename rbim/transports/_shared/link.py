@@ -174,7 +174,7 @@ class Link(asyncio.BufferedProtocol, ABC):
         except BaseException:
             self.abort()
             raise
-        if secure is None:
+        if secure is None or self.closing:  # uvloop gives a transport also for a connection that was closed meanwhile
             self.abort()
             raise ConnectionResetError("the connection was closed before the TLS handshake was complete")
         self.transport = secure

@@ -161,7 +161,7 @@ async def test_a_cancelled_run_records_what_was_handled(clock):
 
 async def handled_though(clock, method, monkeypatch, stray=None):
     """Have an event handled by an inbox one of whose methods hangs once, or ends as ``stray`` does; return the attempts."""
-    monkeypatch.setattr("rbim.callbacks.worker.worker.STOP_TIMEOUT", 0.05)
+    monkeypatch.setattr("rbim.callbacks.worker.worker.CALL_TIMEOUT", 0.05)
     sink, log, gate = Slow(clock, lease=30.0), [], anyio.Event()
     sink.gate.set()
     sink.hangs = [method]
