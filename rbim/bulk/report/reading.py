@@ -315,8 +315,10 @@ def _read_intervals(connection: sqlite3.Connection) -> tuple[Interval, ...]:
     separate = len(lengths) <= INTERVALS // 2
     spare = INTERVALS - len(lengths) if separate else INTERVALS
     each = 1 if sum(lengths) <= INTERVALS else -(-sum(lengths) // spare)
-    found = _rows(connection, _CONDENSED, apart=separate, short=MIN_SAMPLE, each=each)
-    return tuple(Interval(**{**values, "time": _utc(values["time"])}) for values in found)
+    found = [*_rows(connection, _CONDENSED, apart=separate, short=MIN_SAMPLE, each=each)]
+    for values in found:
+        values["time"] = _utc(values["time"])
+    return tuple(Interval(**values) for values in found)
 
 
 # ------------------------------------------------------------------------------ rows

@@ -124,7 +124,7 @@ class CoreRoute:
     origin: Any
     context: ssl.SSLContext
     proxy: Any
-    heads: HeadCache[_Head] = field(factory=HeadCache, init=False)
+    heads: HeadCache[_Head] = field(factory=HeadCache[_Head], init=False)
     idle: dict[Any, None] = field(factory=dict[Any, None], init=False)
 
 
