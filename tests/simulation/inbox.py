@@ -526,11 +526,12 @@ class InboxScenario(Scenario):
         self.world.note(process.name, f"handles {message.text}, attempt {handling.attempt}")
         conversation = checks.check_begin(self, process, message, handling)
         self.handling[conversation] = (process, message)
-        message.begun.append((TIME.now, process, handling.attempt))
+        message.begun.append((began := TIME.now, process, handling.attempt))
         try:
             await asyncio.sleep(message.seconds)
             await self._misbehave(process, message)
-            message.ended.append((TIME.now, self.trouble))
+            was_frozen = self.frozen.get(process, 0.0) > began  # another worker may have its lease, and handle it, too
+            message.ended.append((TIME.now, math.nan if was_frozen else self.trouble))
             self.finished[message.text] += 1
         except ValueError:
             self.finished[message.text] += 1
