@@ -228,7 +228,7 @@ def test_a_text_without_keys_or_with_one_twice_is_refused(text, says, bare):
         ("dialect", 'member_shape = "plain"', "dialect.member_shape: unknown key; did you mean members_shape?"),
         ("dialect", 'api_version = ""', "dialect.api_version: a text that is not empty is needed, not ''"),
         ("dialect", "already_reasons = [1]", "dialect.already_reasons: a text that is not empty is needed, not 1"),
-        ("dialect.codes", '112399 = "Busy"', "dialect.codes: 112399: the name of an error such as Throttled, "),
+        ("dialect.codes", '112399 = "Engaged"', "dialect.codes: 112399: the name of an error such as Throttled, "),
         ("dialect.codes", '112399 = {error = "Throttled", colour = 1}', "dialect.codes: 112399: the name of an error"),
         ("profiles.a.dialect", "zone = 8", f"profiles.a.dialect.zone: {ZONE}, not 8"),
         ("profiles.a", 'dialect = "x"', "profiles.a.dialect: a table is needed, [profiles.a.dialect]"),
