@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -42,6 +43,8 @@ def pytest_configure(config):
     from helpers.promised import Promised, named_tests
 
     config.pluginmanager.register(Promised(config, named_tests()))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background jobs of a script's shell
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     _in_memory(config)
 
 

@@ -314,12 +314,9 @@ def alarm():
     def handler(*_):
         raise Deadline
 
-    # a shell lets its background jobs ignore SIGINT
-    handlers = {signal.SIGALRM: handler, signal.SIGINT: signal.default_int_handler}
-    before = {number: signal.signal(number, each) for number, each in handlers.items()}
+    before = signal.signal(signal.SIGALRM, handler)
     yield
-    for number, each in before.items():
-        signal.signal(number, each)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.usefixtures("alarm")
