@@ -418,7 +418,7 @@ def check_mixture(drawn, backend):
 BACKENDS = st.sampled_from(("asyncio", "asyncio", "trio"))
 MIXTURES = int(os.environ.get("MIXTURES", "0"))
 """Mixtures to look for by chance; without it they are the same ones each time. One in some hundreds misses a bar by
-a call or two: five times as many calls as two places and 20/s can take, within 2 s (seeds 8, 12 and 240 of all four kinds)."""
+a call or two: five times as many calls as two places and 20/s can take, within 2 s (seeds 8, 12, 240 of all four kinds)."""
 
 
 @settings(max_examples=5, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
