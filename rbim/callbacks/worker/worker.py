@@ -597,7 +597,7 @@ class _Run:
             except LeaseLost:
                 raise
             except Exception:
-                again = "event %d: the inbox could not be told; next try in %g s"
+                again = "event %d: its result, or its lease, could not be recorded; next try in %g s"
                 self._log.exception(again, leased.claim.number, pause)
             else:
                 leased.until = began + self._lease

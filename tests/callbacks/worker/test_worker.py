@@ -620,7 +620,7 @@ async def test_what_could_not_be_recorded_is_recorded_later_and_not_handled_agai
         await until(lambda: len(facts.told) == attempts)
     assert log == [("1", attempt) for attempt in range(1, attempts + 1)]
     assert sink.calls.count(method) == 5
-    assert "could not be told; next try in 0.8 s" in caplog.text
+    assert "could not be recorded; next try in 0.8 s" in caplog.text
 
 
 async def test_recording_takes_as_long_as_it_must_while_a_worker_runs(clock):
