@@ -25,7 +25,6 @@ except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(missing_extra("AiohttpTransport", missing.name, "aiohttp"), name=missing.name) from None
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable
     from typing import Unpack
 
@@ -36,12 +35,9 @@ NO_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")  # aioh
 
 
 class _Payload(aiohttp.Payload):
-    """A request body that knows how far its request came: aiohttp keeps the head until it writes the body.
+    """A request body that knows how far its request came: aiohttp keeps the head until it writes the body."""
 
-    waiting -> sent, or waiting -> stale (``write``): a kept connection was of no use, and nothing was written.
-    """
-
-    sent = stale = kept = False
+    sent = stale = kept = False  # stale: a kept connection was of no use, and nothing was written
     protocol: Any = None
     transport: Any = None
 
@@ -60,13 +56,12 @@ class _Payload(aiohttp.Payload):
     async def write(self, writer: Any) -> None:
         """Write head and body, but not to a connection that was closed, or is kept and has data."""
         self.protocol, self.transport = writer.protocol, writer.transport
-        poll = self._polls.get(self.protocol)
-        self.kept = poll is not None
-        pending = poll is not None and (self.protocol.should_close or poll())
-        if self.transport is None or self.transport.is_closing() or pending:
+        self.kept = self.protocol in self._polls
+        closed = self.transport is None or self.transport.is_closing()
+        if closed or (self.kept and (self.protocol.should_close or self._polls[self.protocol]())):
             self.stale = self.kept
             raise aiohttp.ClientConnectionError("the connection was closed before the request was sent")
-        if poll is None:
+        if not self.kept:
             self._polls[self.protocol] = readable(self.transport.get_extra_info("socket").fileno())
         self.sent = True
         await writer.write(self._value)
@@ -85,7 +80,7 @@ class AiohttpTransport(BaseTransport):
     transports, without ``uds``; a proxy may be http or https.
 
     Part of an answer, or an interim answer, that comes while a connection is idle does not end the connection. Importing
-    this module raises ModuleNotFoundError if aiohttp is not installed. Entering the transport raises RuntimeError on trio.
+    this module raises ModuleNotFoundError if aiohttp is not installed.
     """
 
     library_version = f"aiohttp/{aiohttp.__version__}"
@@ -97,7 +92,7 @@ class AiohttpTransport(BaseTransport):
         if self._uds is not None:
             raise InvalidRequest("uds: AiohttpTransport has no UNIX sockets: use HttpxTransport", field="uds")
         self._given = session
-        self._session: aiohttp.ClientSession | None = None
+        self._session: Any = None
         self._polls: WeakKeyDictionary[Any, Callable[[], object]] = WeakKeyDictionary()  # by connection: is there data?
         self._names = HeaderNames()
 
@@ -110,9 +105,8 @@ class AiohttpTransport(BaseTransport):
         )
 
     async def _close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None and session is not self._given:
-            await session.close()
+        if self._session is not self._given:
+            await self._session.close()
 
     async def _send(self, request: Request, seconds: float) -> Response:
         deadline = asyncio.get_running_loop().time() + seconds
@@ -135,7 +129,6 @@ class AiohttpTransport(BaseTransport):
     async def _exchange(self, request: Request, attempt: _Payload) -> Response:
         proxy, login, context = self._routes.get(request.origin) or self._route_for(request)
         tunnel = request.origin.startswith("https:")
-        assert self._session is not None  # noqa: S101  # open
         answer = await self._session.request(
             request.method,
             _signed_url(request),
@@ -150,18 +143,15 @@ class AiohttpTransport(BaseTransport):
             ssl=context,
             timeout=NO_TIMEOUT,
         )
-        parts: list[bytes] = []
-        size = 0
+        body, limit = bytearray(), self.answer_limit
         try:
             attempt.stale = not attempt.sent  # the answer came while the connection was idle
             if attempt.stale or answer.status < 200:  # noqa: PLR2004  # 101, which changes the protocol
                 raise Unanswered(f"unexpected status {answer.status}: the client asked for no change of protocol")
             async for part in answer.content.iter_any():
-                size += len(part)
-                if size > self.answer_limit:
-                    text = f"the response body is longer than {self.answer_limit} bytes"
-                    raise AnswerTooLarge(text, limit=self.answer_limit)
-                parts.append(part)
+                body += part
+                if len(body) > limit:
+                    raise AnswerTooLarge(f"the response body is longer than {limit} bytes", limit=limit)
         finally:
             answer.close()
         headers = self._names.joined(answer.raw_headers)
@@ -170,7 +160,7 @@ class AiohttpTransport(BaseTransport):
         framed = "content-length" in headers or "transfer-encoding" in headers
         if not framed and isinstance(attempt.protocol.exception(), aiohttp.ClientOSError):  # for aiohttp, that is an end
             raise Unanswered("the connection broke in the middle of the response")
-        return answered(answer.status, headers, parts[0] if len(parts) == 1 else b"".join(parts))
+        return answered(answer.status, headers, bytes(body))
 
     def _failure(self, error: Exception, request: Request, attempt: _Payload, seconds: float | None) -> TransportError:
         """Return the error to raise, without secrets of the request; ``seconds``: the time-out, if it has passed."""
@@ -181,33 +171,29 @@ class AiohttpTransport(BaseTransport):
             late = f"no complete response within {seconds:g} s"
             return Unanswered(late) if attempt.sent else NotSent(too_late(request, seconds, proxy=proxy))
         text = redacted(one_line(str(getattr(error, "message", error)), 300), request.secrets)
-        if isinstance(error, aiohttp.ServerDisconnectedError):
-            text = "the server closed the connection"
+        failure: TransportError = NotSent(no_connection(request, error, shown=text, proxy=proxy))
         if attempt.sent:
-            failure: TransportError = Unanswered(no_answer(request, f"{type(error).__name__}: {text}", new=not attempt.kept))
-        else:
-            failure = NotSent(no_connection(request, error, shown=text, proxy=proxy))
+            failure = Unanswered(no_answer(request, f"{type(error).__name__}: {text}", new=not attempt.kept))
         below = getattr(error, "os_error", None)  # aiohttp's own errors keep the request
         failure.__cause__ = aiohttp.ClientError(text) if below is None else sanitized(below, request.secrets)
         return failure
 
-    def _new_route(self, origin: str) -> tuple[URL | None, dict[str, str], ssl.SSLContext | bool]:
+    def _new_route(self, origin: str) -> Any:
         """Return the proxy, the headers of its login, and the TLS context for an origin (True: that of the session)."""
         address = self._proxy_address(origin)
-        proxy = None if address is None else URL(address)
-        if proxy is not None and proxy.scheme not in {"http", "https"}:
+        kind = "" if address is None else address.partition(":")[0]
+        if kind not in {"", "http", "https"}:
             raise ValueError("proxy: AiohttpTransport supports http:// and https:// proxies only: use HttpxTransport")
-        secure = origin.startswith("https:") or (proxy is not None and proxy.scheme == "https")
-        own = secure and (self._verify is not True or self._cert is not None)
-        login = {} if address is None else login_headers(address)  # aiohttp would write it in Latin-1
-        self._routes[origin] = route = proxy and proxy.with_user(None), login, self._secure_context() if own else True
+        own = "https" in {kind, origin.partition(":")[0]} and (self._verify is not True or self._cert is not None)
+        login = login_headers(address or "")  # aiohttp would write it in Latin-1
+        proxy = None if address is None else URL(address).with_user(None)
+        self._routes[origin] = route = proxy, login, self._secure_context() if own else True
         return route
 
 
 def _signed_url(request: Request) -> URL:
     """Return the address of a request as if from a pickle: yarl's caches would keep the signature."""
     url = URL(request.origin + request.path, encoded=True)
-    query = request.target[len(request.path) + 1 :]
     signed = object.__new__(URL)
-    signed.__setstate__((SplitResult(url.scheme, url.raw_authority, url.raw_path, query, url.raw_fragment),))
+    signed.__setstate__((SplitResult(url.scheme, url.raw_authority, url.raw_path, request.target.partition("?")[2], ""),))
     return signed

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from rbim.clock import SystemClock
 from rbim.dialect import CHINA
+from rbim.http import filled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,4 +68,6 @@ class AppSigner:
         if request.headers != self._unsigned:  # most requests have equal headers: reuse the signed ones
             self._unsigned = {**request.headers}
             self._signed = MappingProxyType({**request.headers, "Authorization": self._authorization})
-        return request.signed({**request.query, **self._query} if request.query else self._query, self._signed)
+        query = {**request.query, **self._query} if request.query else self._query
+        method, origin, path, body = request.method, request.origin, request.path, request.body
+        return filled(method, origin, path, query, self._signed, body, repeatable=request.repeatable)

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from abc import ABC, abstractmethod
 from importlib import import_module
@@ -158,7 +159,8 @@ class BaseTransport(ABC):
             raise NotSent(NOT_OPEN)
         if timeout <= 0:
             raise NotSent(too_late(request, timeout))
-        self._log.remember(request)
+        if self._log.loggers[0].isEnabledFor(logging.DEBUG):
+            self._log.remember(request)
         try:
             return await self._send(request, timeout)
         except Exception:

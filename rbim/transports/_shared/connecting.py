@@ -93,7 +93,7 @@ TEXTS = tuple(
 # Texts of failures before the first byte of an HTTP response, on a connection that was just opened.
 NO_HTTP = re.compile(
     r"before the response|without sending a response|not valid HTTP|illegal request line|"
-    r"Bad status line|invalid HTTP version|the server closed the connection",
+    r"Bad status line|invalid HTTP version|Server disconnected",
     re.IGNORECASE,
 )
 

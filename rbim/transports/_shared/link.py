@@ -4,7 +4,7 @@
 #
 #   opening -> busy    it is open; ``expect`` begins an exchange and sets its deadline
 #   busy -> idle       ``rest``: the exchange is complete; its owner puts the link on the stack of idle links
-#   idle -> busy       ``take`` removes a link from the stack; then ``expect``
+#   idle -> busy       the owner takes the link from the stack; then ``expect``
 #   busy -> closed     ``abort``, a lost connection; the deadline calls ``late``, which decides
 #   idle -> closed     any byte or end of file, ``max_idle`` seconds without an exchange, a lost connection
 #
@@ -20,14 +20,14 @@ import ssl
 import sys
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rbim.transports._shared.network import ip_of, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["GRACE", "MAX_TIMER", "READ_SIZE", "Deadline", "DeadlinePassed", "Link", "Links", "take"]
+__all__ = ["GRACE", "MAX_TIMER", "READ_SIZE", "Deadline", "DeadlinePassed", "Link", "Links"]
 
 MAX_TIMER = 3600.0
 """The longest timer in seconds: a time-out may be infinite, but a timer of uvloop may not."""
@@ -41,8 +41,6 @@ READ_SIZE = 64 * 1024
 TURNS = 8  # turns of the event loop in which TLS passes on what was read, and a task takes it
 CLOSE_TURNS = 10  # turns of the event loop; closed connections need two or three of them
 HAPPY_EYEBALLS_DELAY = 0.25  # seconds before the next address is tried in parallel, as RFC 8305 recommends
-
-L = TypeVar("L", bound="Link")
 
 
 class DeadlinePassed(Exception):
@@ -310,20 +308,3 @@ class Link(asyncio.BufferedProtocol, ABC):
             self._set_timer(now)
         else:
             self.late()
-
-
-def take(idle: dict[L, None], oldest: float, *, look: bool = True) -> L | None:
-    """Take the link used last, if that was after ``oldest`` (monotonic clock) and it is not stale; else return None.
-
-    Without ``look`` the caller looks whether it is stale, when it writes.
-    """
-    while idle:
-        link, _ = idle.popitem()
-        if look and link.stale:
-            link.abort()
-        elif link.idle_since > oldest:
-            return link
-        else:
-            link.close()
-            break  # the others were idle for even longer
-    return None

@@ -84,29 +84,27 @@ MAX_SECRETS = 1024  # the number of secrets remembered: enough for all requests 
 class LogRedactor(logging.Filter):
     """A log filter that removes the secrets of requests from the records of a library's loggers.
 
-    A response may repeat the signed address, for example in a redirect, and a library may log what it reads. No secret is
-    remembered while these loggers are not enabled for DEBUG.
+    A response may repeat the signed address, for example in a redirect, and a library may log what it reads.
     """
 
     def __init__(self, *names: str) -> None:
         super().__init__()
-        self._loggers = [logging.getLogger(name) for name in names]
+        self.loggers = [logging.getLogger(name) for name in names]
         self._recent: deque[str] = deque(maxlen=MAX_SECRETS)
 
     def attach(self) -> None:
         """Add this filter to the loggers."""
-        for logger in self._loggers:
+        for logger in self.loggers:
             logger.addFilter(self)
 
     def detach(self) -> None:
         """Remove this filter from the loggers."""
-        for logger in self._loggers:
+        for logger in self.loggers:
             logger.removeFilter(self)
 
     def remember(self, request: Request) -> None:
-        """Remember the secrets of this request."""
-        if self._loggers[0].isEnabledFor(logging.DEBUG):
-            self._recent.extend(secret for secret in request.secrets if secret not in self._recent)
+        """Remember the secrets of this request, which the library may log."""
+        self._recent.extend(secret for secret in request.secrets if secret not in self._recent)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Remove secrets from the record; never drop it."""

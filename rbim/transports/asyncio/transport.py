@@ -20,7 +20,7 @@ from rbim.http import Response
 from rbim.transports._shared.base import NOT_OPEN, OTHER_LOOP, BaseTransport, Options
 from rbim.transports._shared.connecting import no_answer, no_connection, too_late
 from rbim.transports._shared.heads import HeadCache
-from rbim.transports._shared.link import MAX_TIMER, DeadlinePassed, Link, Links, take
+from rbim.transports._shared.link import MAX_TIMER, DeadlinePassed, Link, Links
 from rbim.transports._shared.proxies import login_headers
 from rbim.transports._shared.redaction import redacted, sanitized
 from rbim.transports.asyncio.answer import AnswerReader, KnownHeads
@@ -206,6 +206,19 @@ class Route:
         begin = f"{request.method} {self._prefix}{request.target} HTTP/1.1\r\n{lines}Content-Length: "
         return self._heads.keep(request, RequestHead(begin.encode("ascii")))
 
+    def take(self, oldest: float) -> Connection | None:
+        """Take the connection used last, if that was after ``oldest`` (monotonic clock) and it is not stale, or None."""
+        while self.idle:
+            connection, _ = self.idle.popitem()
+            if connection.stale:
+                connection.abort()
+            elif connection.idle_since > oldest:
+                return connection
+            else:
+                connection.close()
+                break  # the others were idle for even longer
+        return None
+
     async def open(self, connection: Connection, deadline: float, context: Callable[[], ssl.SSLContext]) -> None:
         """Open a connection up to the origin. If this fails or is cancelled, the connection is closed."""
         secure = context() if self._secure else None
@@ -275,7 +288,7 @@ class AsyncioTransport(BaseTransport):
         if timeout <= 0:
             raise NotSent(too_late(request, timeout))
         oldest = -1.0 if request.repeatable else now - self.keepalive_expiry
-        kept = take(route.idle, oldest)
+        kept = route.take(oldest)
         connection = kept or await self._connect(links, route, request, deadline, timeout)
         try:
             waiter = connection.ask(head.message(request.body), deadline)

@@ -1,29 +1,143 @@
 """A slot: one connection that httpcore drives, and its turn with one request after the other.
 
 httpcore writes a request and reads its response through the methods of a network stream. Those of a slot write head and body
-at once, keep the deadline, and know which bytes are pending, also over TLS.
+at once, keep the deadline, and know which bytes are pending, also over TLS. The slot on asyncio is a protocol of the event
+loop, whose states are those of :mod:`rbim.transports._shared.link`.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from attrs import define, field, frozen
 
-from rbim.transports._shared.link import DeadlinePassed
+from rbim.errors import AnswerTooLarge, Unanswered
+from rbim.http import answered
+from rbim.transports._shared.heads import HeadCache, HeaderNames, fault_of
+from rbim.transports._shared.link import DeadlinePassed, Link
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    import asyncio
+    import ssl
+    from collections.abc import AsyncIterator, Generator
     from types import ModuleType
+    from typing import Self
 
-__all__ = ["Slot", "StaleConnection", "end_of_response"]
+    from rbim.http import Request, Response
+    from rbim.transports._shared.link import Links
+
+__all__ = ["AsyncioSlot", "CoreRoute", "Slot", "StaleConnection", "core_url", "end_of_response", "message_of", "read_body"]
 
 BLANK = b"\r\n\r\n"
 LINE = b"\r\n"
 OF_A_PROXY = (b"CONNECT ", b"\x05", b"\x01")  # how handshakes begin: HTTP, SOCKS5, and its login
 STATUS = 9  # where the status begins in ``HTTP/1.1 200``
+BODILESS = frozenset({204, 304})
+FRAMING = frozenset({"content-length", "transfer-encoding"})  # the caller's own, if a request has one
+READ_AHEAD = 256 * 1024  # bytes past the limit that may be read before the connection is closed; httpcore reads 64 KiB
+
+
+class Body:
+    """A request body. The library's own are generators: trio warns about those that a failure leaves unfinished."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._done = not body
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        self._done = not self._body
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._done:
+            raise StopAsyncIteration
+        self._done = True
+        return self._body
+
+
+async def read_body(answer: Any, limit: int) -> bytes:
+    """Return the whole body of a response of the library or of httpcore. Raises AnswerTooLarge.
+
+    Then the connection is closed, but the bytes already read are consumed to their end:
+    trio would warn about unfinished generators of httpcore.
+    """
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async for part in answer.stream:
+            before, size = size, size + len(part)
+            if size <= limit:
+                parts.append(part)
+            elif before <= limit:
+                parts.clear()
+                await answer.aclose()
+            elif size > limit + READ_AHEAD:
+                break
+    except Exception:
+        if size <= limit:
+            raise
+    finally:
+        await answer.aclose()
+    if size > limit:
+        part = b""  # no local of this frame holds a part of the response, which may repeat the request
+        raise AnswerTooLarge(f"the response body is longer than {limit} bytes", limit=limit)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def message_of(library: ModuleType, request: Request) -> Any:
+    """Return the request of the library. Raises the library's InvalidURL."""
+    message = library.Request(
+        request.method, request.origin + request.target, headers=[*request.headers.items()], content=request.body
+    )
+    message.stream = type("Body", (Body, library.AsyncByteStream), {})(request.body)
+    return message
+
+
+def core_url(core: ModuleType, url: Any) -> Any:
+    """Return a URL of the library as one of httpcore."""
+    return core.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+
+
+@frozen(repr=False)
+class _Head:
+    """URL and headers of similar requests, for httpcore; if ``counted``, the length of the body belongs behind them."""
+
+    url: Any
+    headers: list[tuple[bytes, bytes]]
+    counted: bool
+
+
+@define(eq=False, kw_only=True)
+class CoreRoute:
+    """The route to an ``origin`` of httpcore, with its idle slots; ``proxy`` is a proxy of the library, or None."""
+
+    library: ModuleType
+    core: ModuleType
+    origin: Any
+    context: ssl.SSLContext
+    proxy: Any
+    uds: str | None
+    answer_limit: int
+    names: HeaderNames
+    idle: dict[Any, None] = field(factory=dict[Any, None], init=False)
+    _heads: HeadCache[_Head] = field(factory=HeadCache[_Head], init=False)
+
+    def core_request(self, request: Request) -> Any:
+        """Return the request of httpcore."""
+        head = self._heads.get(request)
+        if head is None:
+            message, given = message_of(self.library, request), {name.lower() for name in request.headers}
+            fixed = [
+                each for each in message.headers.raw if each[0].lower() != b"content-length" or "content-length" in given
+            ]
+            head = self._heads.keep(request, _Head(core_url(self.core, message.url), fixed, given.isdisjoint(FRAMING)))
+        counted = head.counted and (request.body or request.method != "GET")
+        headers = [*head.headers, (b"Content-Length", b"%d" % len(request.body))] if counted else head.headers
+        return self.core.Request(request.method, head.url, headers=headers, content=Body(request.body))
 
 
 class StaleConnection(Exception):
@@ -31,29 +145,80 @@ class StaleConnection(Exception):
 
 
 class Slot:
-    """What a slot on asyncio and one on trio have in common: how far the turn of a request came."""
+    """What a slot on asyncio and one on trio have in common: the turn of a request."""
 
-    def __init__(self, core: ModuleType) -> None:
+    def __init__(self, route: CoreRoute) -> None:
+        core, proxy = route.core, route.proxy
         self.core = core
-        self.http: Any = None
+        self.http: Any
         """The connection of httpcore, or a pool for this one connection."""
         self.failed: Exception | None = None
         """The error that prevented the connection: a proxy's pool of httpcore does not chain it."""
-        self._unwritten: list[bytes] = []
-        self._deadline = 0.0
-
-    def begin_turn(self, deadline: float, *, kept: bool = False) -> None:
-        """Begin with a request; it ends by ``deadline`` (monotonic clock)."""
-        self.busy = True
-        self.kept = kept
-        """Whether the connection was used before, and nothing was written to it in this turn."""
-        self._unwritten.clear()
-        self._deadline = deadline
         self.read_bytes: list[bytes] = []
         self.sent = False
         """Whether bytes of the request may have left, in contrast to those of a proxy's handshake."""
         self.complete = False
         """Whether the response was read to its end, and nothing came behind it."""
+        self.doubtful = False
+        """Whether more may come, or have come, than was read."""
+        self.kept = False
+        """Whether the connection was used before, and nothing was written to it in this turn."""
+        self._route = route
+        self._unwritten: list[bytes] = []
+        self._deadline = 0.0
+        if proxy is None:
+            self.http = core.AsyncHTTP11Connection(origin=route.origin, stream=self)
+            return
+        options: dict[str, Any] = {  # of httpcore's pool for one connection, made of this slot
+            "proxy_url": core_url(core, proxy.url),
+            "proxy_auth": proxy.raw_auth,
+            "ssl_context": route.context,
+            "max_connections": 1,
+            "network_backend": self,
+        }
+        if proxy.url.scheme.startswith("socks"):
+            self.http = core.AsyncSOCKSProxy(**options)
+        else:
+            options |= {"proxy_headers": proxy.headers.raw, "proxy_ssl_context": proxy.ssl_context}
+            self.http = core.AsyncHTTPProxy(**options)
+
+    async def exchange(self, request: Request, deadline: float, *, kept: bool) -> Response:
+        """Send a request and return its response, by ``deadline`` (monotonic clock); ``kept``: the connection is open.
+
+        Raises StaleConnection, DeadlinePassed, TransportError, or errors of httpcore.
+        """
+        # No local holds the signed address: a traceback with locals must not show it.
+        self.busy = True
+        self.kept = kept
+        self.sent = self.complete = self.doubtful = False
+        self._deadline = deadline
+        self._unwritten.clear()
+        self.read_bytes = []
+        route = self._route
+        if not kept and route.proxy is None:  # behind a proxy, httpcore connects the slot itself
+            host = route.origin.host.decode("ascii")
+            await self.connect_tcp(host, route.origin.port, route.uds)
+            if route.origin.scheme == b"https":
+                await self.start_tls(route.context, host, None)
+        answer = await self.http.handle_async_request(route.core_request(request))
+        body = await read_body(answer, route.answer_limit)
+        headers = route.names.joined(answer.headers)
+        chunked, version = "transfer-encoding" in headers, answer.extensions["http_version"]
+        if (chunked or version != b"HTTP/1.1") and (fault := fault_of(version.decode("ascii")[len("HTTP/") :], headers)):
+            raise Unanswered(fault)
+        # Bytes behind the response stay in httpcore's parser, which would read them as the response to the next request.
+        data = self.read_bytes[0] if len(self.read_bytes) == 1 else b"".join(self.read_bytes)
+        end = end_of_response(data, len(body), chunked=chunked and answer.status not in BODILESS)
+        self.complete = end == len(data) and not self.doubtful
+        return answered(answer.status, headers, body)
+
+    async def connect_tcp(self, host: str, port: int, uds: str | None = None, **_: object) -> Self:
+        """Connect, but only once. Raises DeadlinePassed, StaleConnection, or httpcore's ConnectError."""
+        raise NotImplementedError
+
+    async def start_tls(self, ssl_context: ssl.SSLContext, server_hostname: str | None, timeout: object) -> Self:  # noqa: ASYNC109  # httpcore's
+        """Start TLS. Raises DeadlinePassed, or httpcore's ConnectError."""
+        raise NotImplementedError
 
     async def write(self, buffer: bytes, timeout: object = None) -> None:  # noqa: ARG002, ASYNC109  # httpcore's signature
         """Keep the bytes: httpcore writes head and body separately, and they leave together, before the next read."""
@@ -69,14 +234,6 @@ class Slot:
             self.read_bytes.clear()
         return message
 
-    def ends_with(self, body: bytes, *, chunked: bool) -> bool:
-        """Return whether the bytes that were read end with the response that has this body.
-
-        Bytes behind it stay in httpcore's parser, which would read them as the response to the next request.
-        """
-        data = self.read_bytes[0] if len(self.read_bytes) == 1 else b"".join(self.read_bytes)
-        return end_of_response(data, len(body), chunked=chunked) == len(data)
-
     @contextmanager
     def opening(self, *errors: type[Exception]) -> Generator[None]:
         """Connect, or start TLS, in the block. Raises DeadlinePassed, or httpcore's ConnectError for one of ``errors``."""
@@ -90,6 +247,107 @@ class Slot:
             raise DeadlinePassed from error
         if scope.cancelled_caught:
             raise DeadlinePassed
+
+
+class AsyncioSlot(Link, Slot):
+    """A slot on asyncio: the stream that httpcore reads is a protocol of the event loop."""
+
+    def __init__(self, links: Links, route: CoreRoute) -> None:
+        Link.__init__(self, links, route.idle)
+        Slot.__init__(self, route)
+        self._arrived: deque[bytes] = deque()
+        self._end: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    # A network stream of httpcore.
+
+    async def connect_tcp(self, host: str, port: int, uds: str | None = None, **_: object) -> Self:
+        """Connect, but only once. Raises DeadlinePassed, StaleConnection, or httpcore's ConnectError."""
+        if self.transport is not None:
+            raise StaleConnection  # httpcore's pool has closed it
+        with self.opening(OSError):
+            await self.connect(host, port, uds)
+        self.register()
+        return self
+
+    async def start_tls(self, ssl_context: ssl.SSLContext, server_hostname: str | None, timeout: object) -> Self:  # noqa: ARG002, ASYNC109  # httpcore's
+        """Start TLS. Raises DeadlinePassed, or httpcore's ConnectError."""
+        self._arrived.clear()  # a proxy's bytes must not pass for those of the origin
+        with self.opening(OSError):
+            await self.secure(ssl_context, server_hostname)
+        return self
+
+    async def read(self, max_bytes: int, timeout: object = None) -> bytes:  # noqa: ARG002, ASYNC109  # httpcore's signature
+        """Return the next bytes; none at the end. Raises DeadlinePassed, StaleConnection, or httpcore's ReadError."""
+        transport = self.transport
+        if self.kept and (self._arrived or self.stale):
+            raise StaleConnection
+        if self._unwritten:
+            message = self.message()
+            self.expect(self._deadline)
+            if transport is not None and not transport.is_closing():
+                transport.write(message)
+        while not self._arrived:
+            if isinstance(self._end, EOFError):
+                return b""
+            if self._end is not None:
+                raise self._end
+            if transport is None or transport.is_closing():
+                raise self.core.ReadError("the connection is closed")
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self._arrived.popleft()
+
+    async def aclose(self) -> None:
+        """Close the connection at once."""
+        self.abort()
+
+    def get_extra_info(self, info: str) -> Any:
+        """Return the TLS object (``ssl_object``), or whether the idle connection has ended (``is_readable``)."""
+        if info == "is_readable":
+            return self.stale
+        return self.transport.get_extra_info(info) if info == "ssl_object" and self.transport is not None else None
+
+    # Called by asyncio, and what ends a turn.
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Keep bytes of the response; without a request, close the connection."""
+        if not self.busy:
+            self.abort()
+            return
+        self.doubtful = nbytes == len(self._buffer)  # TLS may hold more bytes, and nothing shows it
+        data = bytes(self._buffer[:nbytes])
+        self._arrived.append(data)
+        self.read_bytes.append(data)
+        self._wake()
+
+    def late(self) -> None:
+        """End the turn: its deadline has passed."""
+        self._stop(DeadlinePassed())
+
+    def lost(self, error: Exception | None, reason: str = "the connection was lost") -> None:
+        """End the turn: the connection was lost, or is closed for this reason."""
+        end = self.core.ReadError(f"{reason}: {error}" if error else reason)
+        end.__cause__ = error
+        self._stop(end)
+
+    def ended(self) -> None:
+        """Note the end of the server's data."""
+        self._end = EOFError()
+        self.doubtful = True
+        self._wake()
+
+    def _stop(self, error: Exception) -> None:
+        self._end = error
+        self.abort()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 def end_of_response(data: bytes, length: int, *, chunked: bool) -> int:

@@ -10,12 +10,11 @@ import anyio
 from anyio.abc import SocketAttribute
 
 from rbim.transports._shared.link import GRACE, DeadlinePassed
-from rbim.transports.httpx_slots.slot import Slot, StaleConnection
+from rbim.transports.httpx_slots.slot import CoreRoute, Slot, StaleConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from socket import socket
-    from types import ModuleType
     from typing import Self, TypeVar
 
     from anyio.abc import ByteStream
@@ -116,8 +115,8 @@ class TlsBytes:
 class TrioSlot(Slot):
     """A slot on trio. Only one task uses it at a time."""
 
-    def __init__(self, core: ModuleType) -> None:
-        super().__init__(core)
+    def __init__(self, route: CoreRoute) -> None:
+        super().__init__(route)
         self._stream: Any = None  # SocketBytes or TlsBytes
         self._socket: socket | None = None
         self.idle_since = 0.0
@@ -125,7 +124,7 @@ class TrioSlot(Slot):
     def rest(self) -> bool:
         """End the turn; return whether the slot can serve another request."""
         self.idle_since = time.monotonic()
-        return self.complete and not self.stale
+        return not self.stale
 
     @property
     def stale(self) -> bool:
