@@ -127,50 +127,34 @@ class _Outcomes(Generic[R]):
     """The outcomes that are not read yet, and the turns of workers and readers.
 
     A worker may read an operation from the input for each outcome that was read from here, one for one: so the operations
-    that are running and the outcomes that wait here are together never more than the workers. There is never both a free
-    turn and a worker that waits for one.
+    that are running and the outcomes that wait here are together never more than the workers.
     """
 
     def __init__(self, workers: int) -> None:
         self._closed = False
         self._ready: deque[Done[R] | Failed[R]] = deque()
         self._workers = workers  # not yet ended
-        self._free = 0  # turns that no worker has taken yet
-        self._waiting: deque[anyio.Event] = deque()  # workers that wait for a turn
-        self._readers: deque[anyio.Event] = deque()  # readers that wait for an outcome
+        self._turns = anyio.Semaphore(0, fast_acquire=True)  # of workers: outcomes that were read
+        self._readable = anyio.Semaphore(0, fast_acquire=True)  # outcomes that are ready, and from the end on one more
         self._in_a_row = 0
 
     async def add(self, outcome: Done[R] | Failed[R]) -> None:
         """Add an outcome, and wait until this worker may continue."""
         self._ready.append(outcome)
-        self._wake_reader()
-        await checkpoint()  # a waiting reader takes the outcome now, and an event is not needed
-        if self._free:
-            self._free -= 1
-        else:
-            turn = anyio.Event()
-            self._waiting.append(turn)
-            await turn.wait()
+        self._readable.release()
+        await checkpoint()  # a waiting reader takes the outcome now, and this worker need not wait
+        await self._turns.acquire()
 
     def worker_ended(self) -> None:
-        """Wake all readers if no more outcomes will come."""
+        """End the outcomes if no more will come."""
         self._workers -= 1
         if not self._workers:
-            self._wake_all()
+            self._readable.release()
 
     def close(self) -> None:
         """End the outcomes: waiting readers end, and later ones get ClosedResourceError."""
         self._closed = True
-        self._workers = 0  # a worker that was cancelled before its first step has not reported its end
-        self._wake_all()
-
-    def _wake_all(self) -> None:
-        while self._readers:
-            self._wake_reader()
-
-    def _wake_reader(self) -> None:
-        if self._readers:
-            self._readers.popleft().set()
+        self._readable.release()  # a worker that was cancelled before its first step has not reported its end
 
     def __aiter__(self) -> Self:
         return self
@@ -182,30 +166,13 @@ class _Outcomes(Generic[R]):
         if self._in_a_row >= IN_A_ROW:
             self._in_a_row = 0
             await checkpoint()
-        while not self._ready:
-            self._in_a_row = 0
-            if not self._workers:
-                await checkpoint()
-                raise StopAsyncIteration
-            await self._wait()
-        outcome = self._ready.popleft()
-        if self._waiting:
-            self._waiting.popleft().set()
-        else:
-            self._free += 1
-        return outcome
-
-    async def _wait(self) -> None:
-        came = anyio.Event()
-        self._readers.append(came)
-        try:
-            await came.wait()
-        except BaseException:
-            if not came.is_set():
-                self._readers.remove(came)
-            elif self._ready:
-                self._wake_reader()  # this reader was woken and is cancelled: another one takes the outcome
-            raise
+        await self._readable.acquire()
+        if not self._ready:
+            self._readable.release()  # for the next reader
+            await checkpoint()
+            raise StopAsyncIteration
+        self._turns.release()
+        return self._ready.popleft()
 
 
 class _OperationSource(Generic[R]):
