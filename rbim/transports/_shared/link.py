@@ -20,7 +20,7 @@ import ssl
 import sys
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from rbim.transports._shared.network import ip_of, readable
 
@@ -45,9 +45,6 @@ HAPPY_EYEBALLS_DELAY = 0.25  # seconds before the next address is tried in paral
 
 class DeadlinePassed(Exception):
     """The deadline of an exchange has passed."""
-
-    def __str__(self) -> str:
-        return "no response in time"
 
 
 class Deadline:
@@ -99,7 +96,10 @@ class Links:
             if not timeout.expired():
                 timeout.reschedule(0.0)
         for link in [*self.open]:
-            link.fail("the transport was closed")
+            if link.busy:
+                link.lost(None, "the transport was closed")
+            else:
+                link.close()
         for _ in range(CLOSE_TURNS):
             if self.open:
                 await asyncio.sleep(0)
@@ -125,7 +125,8 @@ class Link(asyncio.BufferedProtocol, ABC):
         self._poll: Callable[[], object] | None = None
         self.busy = False
         self.idle_since = 0.0
-        self.transport: asyncio.Transport | None = None
+        self.transport: Any = None
+        """The transport of asyncio, from ``connection_made`` on."""
 
     # Called by a transport.
 
@@ -143,12 +144,6 @@ class Link(asyncio.BufferedProtocol, ABC):
         if self._poll is None:
             self._poll = readable(transport.get_extra_info("socket").fileno())
         return bool(self._poll())
-
-    @property
-    def open_transport(self) -> asyncio.Transport:
-        """The transport of asyncio, after ``connection_made``."""
-        assert self.transport is not None  # noqa: S101  # only called after connection_made
-        return self.transport
 
     async def connect(self, host: str, port: int, uds: str | None = None) -> None:
         """Connect to the host, or to the UNIX socket with this path. If this fails, the link is closed."""
@@ -168,7 +163,7 @@ class Link(asyncio.BufferedProtocol, ABC):
         secure = None
         try:
             if not self.closing:
-                secure = await self._loop.start_tls(self.open_transport, self, context, server_hostname=host)
+                secure = await self._loop.start_tls(self.transport, self, context, server_hostname=host)
         except BaseException:
             self.abort()
             raise
@@ -221,13 +216,6 @@ class Link(asyncio.BufferedProtocol, ABC):
             if self._secure:
                 self.transport.abort()
 
-    def fail(self, reason: str) -> None:
-        """Fail the exchange for this reason, or close the connection if it is idle."""
-        if self.busy:
-            self.lost(None, reason)
-        else:
-            self.close()
-
     # What ends an exchange, for subclasses.
 
     @abstractmethod
@@ -246,7 +234,7 @@ class Link(asyncio.BufferedProtocol, ABC):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
-        self.transport = cast("asyncio.Transport", transport)
+        self.transport = transport
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # the buffer has a fixed size
         """Return the buffer to read into."""
@@ -277,7 +265,7 @@ class Link(asyncio.BufferedProtocol, ABC):
         asyncio does not distinguish the two, and neither do Python's TLS contexts by default.
         """
         try:
-            left = self.open_transport.get_extra_info("ssl_object").read(1)
+            left = self.transport.get_extra_info("ssl_object").read(1)
         except ssl.SSLError:
             return False
         return not left

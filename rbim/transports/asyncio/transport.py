@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from attrs import field, frozen
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from rbim.http import Request
 
-__all__ = ["AsyncioTransport", "Connection", "Idle", "RequestHead", "Route"]
+__all__ = ["AsyncioTransport", "Connection", "RequestHead", "Route"]
 
 PORTS = {"http": 80, "https": 443}
 OWN_FRAMING = frozenset({"content-length", "transfer-encoding"})  # the transport sets these itself
@@ -49,7 +49,7 @@ class Connection(Link):
     whose cause is the exception from below, if there is one.
     """
 
-    def __init__(self, links: Links, idle: Idle, known: KnownHeads) -> None:
+    def __init__(self, links: Links, idle: dict[Any, None], known: KnownHeads) -> None:
         super().__init__(links, idle)
         self._known = known
         self._reader = AnswerReader(known)
@@ -65,7 +65,7 @@ class Connection(Link):
         self._reader.begin(tunnel=tunnel)
         self.expect(deadline)
         self._waiter = waiter = self._loop.create_future()
-        self.open_transport.write(message)
+        self.transport.write(message)
         return waiter
 
     def abandon(self, waiter: asyncio.Future[Response | Exception]) -> None:
@@ -92,7 +92,7 @@ class Connection(Link):
 
     def late(self) -> None:
         """Tell the caller that the deadline has passed."""
-        self._settle(DeadlinePassed())
+        self._settle(DeadlinePassed("no response in time"))
 
     def lost(self, error: Exception | None, reason: str = "") -> None:
         """Tell the caller that the connection was lost, or why it is closed."""
@@ -127,10 +127,6 @@ class Connection(Link):
             self.abort()
         elif self.rest() and self in self._links:
             self._idle[self] = None
-
-
-Idle = dict[Connection, None]
-"""A stack of idle connections that can lose any of its items: ``popitem`` removes the one added last."""
 
 
 def _address(url: str) -> tuple[str, str, int]:
@@ -173,7 +169,7 @@ class Route:
         parts = urlsplit(origin)
         scheme, self._host, self._port = _address(origin)
         self._secure = scheme == "https"
-        self.idle: Idle = {}
+        self.idle: dict[Connection, None] = {}  # a stack that can lose any of its items
         self.proxy = proxy
         self._to_proxy = {} if proxy is None else login_headers(proxy)
         self._uds = uds

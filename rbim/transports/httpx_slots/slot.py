@@ -2,35 +2,52 @@
 
 httpcore writes a request and reads its response through the methods of a network stream. Those of a slot write head and body
 at once, keep the deadline, and know which bytes are pending, also over TLS. The slot on asyncio is a protocol of the event
-loop, whose states are those of :mod:`rbim.transports._shared.link`.
+loop, whose states are those of :mod:`rbim.transports._shared.link`; the slot on trio is a network stream of anyio, with TLS
+over it. It has no timer: its steps run in cancel scopes.
 """
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from anyio.abc import SocketAttribute
 from attrs import define, field, frozen
 
 from rbim.errors import AnswerTooLarge, Unanswered
 from rbim.http import answered
-from rbim.transports._shared.heads import HeadCache, HeaderNames, fault_of
-from rbim.transports._shared.link import DeadlinePassed, Link
+from rbim.transports._shared.heads import HeadCache, fault_of
+from rbim.transports._shared.link import GRACE, READ_SIZE, DeadlinePassed, Link
 
 if TYPE_CHECKING:
     import asyncio
-    import ssl
-    from collections.abc import AsyncIterator, Generator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+    from socket import socket
     from types import ModuleType
-    from typing import Self
+    from typing import Self, TypeVar
+
+    from anyio.abc import ByteStream
 
     from rbim.http import Request, Response
     from rbim.transports._shared.link import Links
 
-__all__ = ["AsyncioSlot", "CoreRoute", "Slot", "StaleConnection", "core_url", "end_of_response", "message_of", "read_body"]
+    R = TypeVar("R")
+
+__all__ = [
+    "AsyncioSlot",
+    "CoreRoute",
+    "Slot",
+    "StaleConnection",
+    "TrioSlot",
+    "core_url",
+    "end_of_response",
+    "message_of",
+    "read_body",
+]
 
 BLANK = b"\r\n\r\n"
 LINE = b"\r\n"
@@ -38,6 +55,7 @@ OF_A_PROXY = (b"CONNECT ", b"\x05", b"\x01")  # how handshakes begin: HTTP, SOCK
 STATUS = 9  # where the status begins in ``HTTP/1.1 200``
 BODILESS = frozenset({204, 304})
 FRAMING = frozenset({"content-length", "transfer-encoding"})  # the caller's own, if a request has one
+CLOSED = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 READ_AHEAD = 256 * 1024  # bytes past the limit that may be read before the connection is closed; httpcore reads 64 KiB
 
 
@@ -111,18 +129,15 @@ class _Head:
     counted: bool
 
 
-@define(eq=False, kw_only=True)
+@define(eq=False)
 class CoreRoute:
     """The route to an ``origin`` of httpcore, with its idle slots; ``proxy`` is a proxy of the library, or None."""
 
-    library: ModuleType
-    core: ModuleType
+    owner: Any  # the transport
     origin: Any
     context: ssl.SSLContext
     proxy: Any
     uds: str | None
-    answer_limit: int
-    names: HeaderNames
     idle: dict[Any, None] = field(factory=dict[Any, None], init=False)
     _heads: HeadCache[_Head] = field(factory=HeadCache[_Head], init=False)
 
@@ -130,14 +145,14 @@ class CoreRoute:
         """Return the request of httpcore."""
         head = self._heads.get(request)
         if head is None:
-            message, given = message_of(self.library, request), {name.lower() for name in request.headers}
+            message, given = message_of(self.owner.library, request), {name.lower() for name in request.headers}
             fixed = [
                 each for each in message.headers.raw if each[0].lower() != b"content-length" or "content-length" in given
             ]
-            head = self._heads.keep(request, _Head(core_url(self.core, message.url), fixed, given.isdisjoint(FRAMING)))
+            head = self._heads.keep(request, _Head(core_url(self.owner.core, message.url), fixed, given.isdisjoint(FRAMING)))
         counted = head.counted and (request.body or request.method != "GET")
         headers = [*head.headers, (b"Content-Length", b"%d" % len(request.body))] if counted else head.headers
-        return self.core.Request(request.method, head.url, headers=headers, content=Body(request.body))
+        return self.owner.core.Request(request.method, head.url, headers=headers, content=Body(request.body))
 
 
 class StaleConnection(Exception):
@@ -147,8 +162,13 @@ class StaleConnection(Exception):
 class Slot:
     """What a slot on asyncio and one on trio have in common: the turn of a request."""
 
+    connect_tcp: Callable[..., Awaitable[Any]]
+    start_tls: Callable[..., Awaitable[Any]]
+    abort: Callable[[], None]
+    stale: Any
+
     def __init__(self, route: CoreRoute) -> None:
-        core, proxy = route.core, route.proxy
+        core, proxy = route.owner.core, route.proxy
         self.core = core
         self.http: Any
         """The connection of httpcore, or a pool for this one connection."""
@@ -201,8 +221,8 @@ class Slot:
             if route.origin.scheme == b"https":
                 await self.start_tls(route.context, host, None)
         answer = await self.http.handle_async_request(route.core_request(request))
-        body = await read_body(answer, route.answer_limit)
-        headers = route.names.joined(answer.headers)
+        body = await read_body(answer, route.owner.answer_limit)
+        headers = route.owner.names.joined(answer.headers)
         chunked, version = "transfer-encoding" in headers, answer.extensions["http_version"]
         if (chunked or version != b"HTTP/1.1") and (fault := fault_of(version.decode("ascii")[len("HTTP/") :], headers)):
             raise Unanswered(fault)
@@ -212,13 +232,13 @@ class Slot:
         self.complete = end == len(data) and not self.doubtful
         return answered(answer.status, headers, body)
 
-    async def connect_tcp(self, host: str, port: int, uds: str | None = None, **_: object) -> Self:
-        """Connect, but only once. Raises DeadlinePassed, StaleConnection, or httpcore's ConnectError."""
-        raise NotImplementedError
+    async def aclose(self) -> None:
+        """Close the connection at once."""
+        self.abort()
 
-    async def start_tls(self, ssl_context: ssl.SSLContext, server_hostname: str | None, timeout: object) -> Self:  # noqa: ASYNC109  # httpcore's
-        """Start TLS. Raises DeadlinePassed, or httpcore's ConnectError."""
-        raise NotImplementedError
+    def get_extra_info(self, info: str) -> Any:
+        """Return whether the idle connection has ended (``is_readable``); nothing else: no HTTP/2 was negotiated."""
+        return self.stale if info == "is_readable" else None
 
     async def write(self, buffer: bytes, timeout: object = None) -> None:  # noqa: ARG002, ASYNC109  # httpcore's signature
         """Keep the bytes: httpcore writes head and body separately, and they leave together, before the next read."""
@@ -301,16 +321,6 @@ class AsyncioSlot(Link, Slot):
                 self._waiter = None
         return self._arrived.popleft()
 
-    async def aclose(self) -> None:
-        """Close the connection at once."""
-        self.abort()
-
-    def get_extra_info(self, info: str) -> Any:
-        """Return the TLS object (``ssl_object``), or whether the idle connection has ended (``is_readable``)."""
-        if info == "is_readable":
-            return self.stale
-        return self.transport.get_extra_info(info) if info == "ssl_object" and self.transport is not None else None
-
     # Called by asyncio, and what ends a turn.
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -348,6 +358,170 @@ class AsyncioSlot(Link, Slot):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+# TLS on trio shows without waiting whether anything but TLS's own messages has come. anyio's TLS stream does not show it:
+# the bytes that it has read, and not decrypted, are its own.
+
+
+class SocketBytes:
+    """The bytes of a socket; ``raw`` is the socket of the stream, which does not block."""
+
+    def __init__(self, stream: ByteStream, raw: socket) -> None:
+        self._raw = raw
+        self.send = stream.send
+        """Send all bytes. Raises anyio's errors of closed streams."""
+        self.receive = stream.receive
+        """Return the next bytes. Raises anyio's EndOfStream, or its errors of closed streams."""
+
+    def ready(self, size: int = READ_SIZE) -> bytes | None:
+        """Return bytes that can be read at once, none if there are none, or None at the end."""
+        try:
+            return self._raw.recv(size) or None
+        except (BlockingIOError, InterruptedError):
+            return b""
+        except OSError:
+            return None
+
+
+class TlsBytes:
+    """The bytes of a TLS connection over other bytes, which may be those of a TLS connection to a proxy."""
+
+    def __init__(self, below: SocketBytes | TlsBytes, context: ssl.SSLContext, host: str | None) -> None:
+        self._below = below
+        self._in = ssl.MemoryBIO()
+        self._out = ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._in, self._out, server_hostname=host)
+
+    async def handshake(self) -> None:
+        """Do the handshake. Raises SSLError, and what receiving and sending raise."""
+        await self._done(self.tls.do_handshake)
+
+    async def send(self, data: bytes) -> None:
+        """Send all bytes. Raises SSLError, or anyio's errors of closed streams."""
+        await self._done(self.tls.write, data)
+
+    async def receive(self, size: int) -> bytes:
+        """Return the next bytes. Raises anyio's EndOfStream after a close_notify, SSLError, or its other errors."""
+        try:
+            data = await self._done(self.tls.read, size)
+        except ssl.SSLZeroReturnError:
+            data = b""
+        except anyio.EndOfStream:  # anyone on the path can close the connection below
+            raise ssl.SSLEOFError("the connection was closed without close_notify") from None
+        if not data:
+            raise anyio.EndOfStream
+        return data
+
+    def ready(self, size: int = READ_SIZE) -> bytes | None:
+        """Return bytes that can be read at once, none if there are none, or None at the end."""
+        while True:
+            try:
+                return self.tls.read(size) or None
+            except ssl.SSLWantReadError:
+                data = self._below.ready()
+                if not data:
+                    return data
+                self._in.write(data)
+            except ssl.SSLError:
+                return None
+
+    async def _done(self, step: Callable[..., R], *args: object) -> R:
+        """Return the result of a step of TLS, after the bytes that it needs have come and those it made have left."""
+        while True:
+            try:
+                result = step(*args)
+            except ssl.SSLWantReadError:
+                await self._flush()
+                self._in.write(await self._below.receive(READ_SIZE))
+            except ssl.SSLError:
+                await self._flush()  # an alert says why
+                raise
+            else:
+                await self._flush()
+                return result
+
+    async def _flush(self) -> None:
+        if self._out.pending:
+            await self._below.send(self._out.read())
+
+
+class TrioSlot(Slot):
+    """A slot on trio. Only one task uses it at a time."""
+
+    def __init__(self, route: CoreRoute) -> None:
+        super().__init__(route)
+        self._stream: Any = None  # SocketBytes or TlsBytes
+        self._socket: socket | None = None
+        self.idle_since = 0.0
+
+    def rest(self) -> bool:
+        """End the turn; return whether the slot can serve another request."""
+        self.idle_since = time.monotonic()
+        return not self.stale
+
+    @property
+    def stale(self) -> bool:
+        """Whether the connection was closed or has unread data, also data that TLS has read but not delivered.
+
+        The data is read, since a stale connection is never used again; a session ticket of TLS is no data.
+        """
+        return self._stream is None or self._stream.ready(1) != b""
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._socket is not None:
+            self._socket.close()
+
+    close = abort
+
+    # A network stream of httpcore.
+
+    async def connect_tcp(self, host: str, port: int, uds: str | None = None, **_: object) -> Self:
+        """Connect, but only once. Raises DeadlinePassed, StaleConnection, or httpcore's ConnectError."""
+        if self._socket is not None:
+            raise StaleConnection  # httpcore's pool has closed it
+        with self.opening(OSError):
+            stream = await (anyio.connect_tcp(host, port) if uds is None else anyio.connect_unix(uds))
+            self._socket = stream.extra(SocketAttribute.raw_socket)  # noqa: S610  # anyio's, not Django's
+            self._stream = SocketBytes(stream, self._socket)
+        return self
+
+    async def start_tls(self, ssl_context: ssl.SSLContext, server_hostname: str | None, timeout: object) -> Self:  # noqa: ARG002, ASYNC109  # httpcore's
+        """Start TLS. Raises DeadlinePassed, or httpcore's ConnectError."""
+        with self.opening(OSError):
+            try:
+                self._stream = secure = TlsBytes(self._stream, ssl_context, server_hostname)
+                await secure.handshake()
+            except (anyio.EndOfStream, *CLOSED) as error:
+                raise ssl.SSLEOFError("the connection was closed in the TLS handshake") from error
+        return self
+
+    async def read(self, max_bytes: int, timeout: object = None) -> bytes:  # noqa: ARG002, ASYNC109  # httpcore's signature
+        """Return the next bytes; none at the end. Raises DeadlinePassed, StaleConnection, or httpcore's ReadError."""
+        if self.kept and self.stale:
+            raise StaleConnection
+        message = self.message()
+        left = self._deadline - time.monotonic()
+        data: bytes | None = None
+        with anyio.move_on_after(left) as scope:
+            try:
+                if message:
+                    await self._stream.send(message)
+            except (ssl.SSLError, *CLOSED):
+                pass  # a server may close early, and still have answered
+            try:
+                data = await self._stream.receive(max_bytes)
+            except anyio.EndOfStream:
+                data = b""
+            except (ssl.SSLError, *CLOSED) as error:
+                raise self.core.ReadError(str(error) or "the connection was lost") from error
+        if scope.cancelled_caught:
+            data = self._stream.ready() or None  # trio may have looked at its clock before it looked at the socket
+        if data is None or left < -GRACE:
+            raise DeadlinePassed
+        self.read_bytes.append(data)
+        return data
 
 
 def end_of_response(data: bytes, length: int, *, chunked: bool) -> int:

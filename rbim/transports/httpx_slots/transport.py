@@ -24,7 +24,15 @@ from rbim.transports._shared.connecting import no_answer, no_connection, too_lat
 from rbim.transports._shared.heads import HeaderNames
 from rbim.transports._shared.link import DeadlinePassed, Links
 from rbim.transports._shared.redaction import redacted, sanitized
-from rbim.transports.httpx_slots.slot import AsyncioSlot, CoreRoute, StaleConnection, core_url, message_of, read_body
+from rbim.transports.httpx_slots.slot import (
+    AsyncioSlot,
+    CoreRoute,
+    StaleConnection,
+    TrioSlot,
+    core_url,
+    message_of,
+    read_body,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,9 +40,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from rbim.http import Request, Response
-    from rbim.transports.httpx_slots.trio_slot import TrioSlot
-
-    AnySlot = AsyncioSlot | TrioSlot
 
 __all__ = ["PARTS", "HttpxSlots"]
 
@@ -71,8 +76,8 @@ class HttpxSlots(BaseTransport, Generic[C]):
     def __init__(self, *, carrier: C | None = None, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self._carrier: Any = carrier
-        self._core: Any = None  # the library's httpcore, when the transport is open
-        self._names = HeaderNames()
+        self.core: Any = None  # the library's httpcore, when the transport is open
+        self.names = HeaderNames()
         self._links: Links | None = None
         self._sweeping: anyio.CancelScope | None = None  # on trio, while there are idle slots
 
@@ -80,7 +85,7 @@ class HttpxSlots(BaseTransport, Generic[C]):
         if self._carrier is not None:
             await self._carrier.__aenter__()
         else:
-            self._core = import_module(self.engine)
+            self.core = import_module(self.engine)
             with suppress(RuntimeError):  # trio
                 self._links = Links(self.max_idle)
 
@@ -104,11 +109,11 @@ class HttpxSlots(BaseTransport, Generic[C]):
         now = time.monotonic()
         oldest = -1.0 if request.repeatable else now - self.keepalive_expiry
         while True:
-            used: AnySlot | None = route.idle.popitem()[0] if route.idle else None
+            used: AsyncioSlot | TrioSlot | None = route.idle.popitem()[0] if route.idle else None
             if used is not None and used.idle_since <= oldest:  # the others were idle for even longer
                 used.close()
                 used = None
-            slot = used or self._new_slot(route)
+            slot = used or (TrioSlot(route) if self._links is None else AsyncioSlot(self._links, route))
             try:
                 return await slot.exchange(request, now + seconds, kept=used is not None)
             except TransportError:
@@ -131,13 +136,6 @@ class HttpxSlots(BaseTransport, Generic[C]):
             if slot.sent:
                 raise Unanswered(f"no complete response within {seconds:g} s")
             raise NotSent(too_late(request, seconds, proxy=self._proxy_address(request.origin), uds=self._uds))
-
-    def _new_slot(self, route: CoreRoute) -> AnySlot:
-        if self._links is not None:
-            return AsyncioSlot(self._links, route)
-        from rbim.transports.httpx_slots.trio_slot import TrioSlot
-
-        return TrioSlot(route)
 
     def _failure(self, error: Exception, request: Request, *, sent: bool, new: bool = False) -> TransportError:
         """Return the error to raise, without secrets of the request; ``new``: the connection was new."""
@@ -168,25 +166,14 @@ class HttpxSlots(BaseTransport, Generic[C]):
         secure_proxy = address is not None and address.startswith("https:")
         context = self._secure_context() if secure_proxy or origin.startswith("https:") else PLAIN
         proxy = address and self.library.Proxy(address, ssl_context=context if secure_proxy else None)
-        to = core_url(self._core, self.library.URL(origin)).origin
+        to = core_url(self.core, self.library.URL(origin)).origin
         if to.scheme not in {b"http", b"https"} or not to.host:
             raise ValueError("invalid address: use http://host:port or https://host:port")
-        self._routes[origin] = route = CoreRoute(
-            library=self.library,
-            core=self._core,
-            origin=to,
-            context=context,
-            proxy=proxy,
-            uds=self._uds,
-            answer_limit=self.answer_limit,
-            names=self._names,
-        )
+        self._routes[origin] = route = CoreRoute(self, to, context, proxy, self._uds)
         return route
 
     def _prepare(self, origins: Iterable[str], *, secure: bool) -> None:
         if self._carrier is None:
-            if self._links is None:
-                import_module("rbim.transports.httpx_slots.trio_slot")
             super()._prepare(origins, secure=secure)
 
     def _secure_context(self) -> ssl.SSLContext:
@@ -202,7 +189,7 @@ class HttpxSlots(BaseTransport, Generic[C]):
             with anyio.move_on_after(seconds):
                 answer = await carrier.handle_async_request(message_of(self.library, request))
                 body = await read_body(answer, self.answer_limit)
-                return answered(answer.status_code, self._names.joined(answer.headers.raw), body)
+                return answered(answer.status_code, self.names.joined(answer.headers.raw), body)
         except TransportError:
             raise
         except Exception as error:
