@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from helpers.exchanges import BODY, ENOUGH, became, failure, is_left, request
-from rbim import Unanswered
+from rbim import NotSent, Unanswered
 from rbim.testing.conformance.server import RawServer, chunked, head, reply, silent
 from rbim.transports.httpx import HttpxTransport
 from rbim.transports.httpx2 import Httpx2Transport
-from rbim.transports.httpx_slots.slot import Slot, end_of_response
+from rbim.transports.httpx_slots.slot import AsyncioSlot, Slot, end_of_response
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
 ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -119,6 +119,22 @@ async def test_bytes_that_came_before_the_request_left_are_no_response():
             slot.buffer_updated(len(stray))
             assert (await sending).body != b"stray"
     assert [each.body for each in server.requests] == [BODY, BODY]
+
+
+@ON_ASYNCIO
+async def test_a_server_that_has_spoken_before_the_handshake_does_not_speak_tls(monkeypatch):
+    connect = AsyncioSlot.connect_tcp
+
+    async def connected(slot, *args):
+        await connect(slot, *args)
+        slot.get_buffer(-1)[:1] = b"x"  # as on uvloop, where TLS begins to read later
+        slot.buffer_updated(1)
+
+    monkeypatch.setattr(AsyncioSlot, "connect_tcp", connected)
+    with RawServer(greet=silent, scheme="https") as server:
+        async with HttpxTransport(verify=False) as transport:
+            with pytest.raises(NotSent, match="does not speak TLS"):
+                await transport.send(request(server.url()), timeout=ENOUGH)
 
 
 @ON_ASYNCIO

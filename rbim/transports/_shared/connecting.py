@@ -86,6 +86,7 @@ TEXTS = tuple(
         (r"name or service not known|name resolution", NO_HOST),
         (r"network (is )?unreachable|no route to host", UNREACHABLE),
         (r"certificate verify failed", UNTRUSTED),
+        (r"does not speak TLS", NO_TLS),
         (r"opened no tunnel|^ProxyError|^ClientHttpProxyError", NO_TUNNEL),
         (r"handshake", CLOSED),
     )

@@ -292,8 +292,10 @@ class AsyncioSlot(Link, Slot):
 
     async def start_tls(self, ssl_context: ssl.SSLContext, server_hostname: str | None, timeout: object) -> Self:  # noqa: ARG002, ASYNC109  # httpcore's
         """Start TLS. Raises DeadlinePassed, or httpcore's ConnectError."""
-        self._arrived.clear()  # a proxy's bytes must not pass for those of the origin
         with self.opening(OSError):
+            if self._arrived and self._route.proxy is None:
+                raise OSError("the server does not speak TLS: it has spoken first")
+            self._arrived.clear()  # a proxy's bytes must not pass for those of the origin
             await self.secure(ssl_context, server_hostname)
         return self
 
