@@ -73,8 +73,8 @@ class Admission:
         self.free = limits.concurrency
         """Places in flight that are not taken."""
         self.refused = 0
-        self._closed = False
         """The number of calls that could not be sent in time."""
+        self._closed = False
         self.times = AttemptTimes()
         self._clock = clock
         self._monotonic = monotonic_of(clock)
@@ -181,8 +181,9 @@ class Admission:
         now = self._monotonic() if now is None else now
         demand = self._demands.of(op, now)
         self._learns, self._learns_until = True, now + RECENT
-        self.times.expire(now)
-        demand.kind.times.expire(now)
+        if not self._queue.size:
+            self.times.expire(now)
+            demand.kind.times.expire(now)
         waiter = Waiter(demand, now=now, latest=latest, deadline=deadline, attempt=attempt, level=level)
         if self._is_hopeless(waiter, now) and not self._makes_way(waiter, now):
             self.refused += 1

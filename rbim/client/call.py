@@ -29,7 +29,6 @@ from rbim.wire.intermediaries import ANSWER_LIMIT, decompressed
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from rbim.client.observers import Observers
     from rbim.client.shared import CallSettings, SharedState
     from rbim.http import Request, Response, Signer
     from rbim.operations.base import Operation
@@ -149,7 +148,15 @@ class Call(Generic[R]):
             if shared.all_ended is not None and not shared.running:
                 shared.all_ended.set()
             if shared.observers is not None:
-                self._notify_ended(shared.observers, failure, cancelled=failure is None and not self._answered)
+                shared.observers.call_ended(
+                    **self._event_fields(),
+                    attempts=tuple(self._history),
+                    elapsed=shared.monotonic() - self._began,
+                    waited=self._waited,
+                    error=failure,
+                    cancelled=failure is None and not self._answered,
+                    confirmed_by_repeat=self.confirmed,
+                )
 
     async def _attempts(self, request: Request) -> R:  # noqa: C901, PLR0912  # the whole way, in order
         """Admit, sign, send and decode, until an attempt is the last one. Raises RbimError."""
@@ -166,7 +173,14 @@ class Call(Generic[R]):
                 if shared.state != "open":  # it was closed when the call was admitted, or while its sender recorded it
                     raise self._client_closed(Outcome.NOT_SENT)
                 if shared.observers is not None:
-                    self._notify_attempt(shared.observers, signed)
+                    shared.observers.attempt_started(
+                        **self._event_fields(),
+                        number=len(self._history) + 1,
+                        waited=self._waited,
+                        method=signed.method,
+                        origin=signed.origin,
+                        template=self._op.path(shared.codec.dialect),
+                    )
                 timeout = min(self._settings.timeout, self._latest - self._started)
                 self.response = None
                 self._handed_over = True
@@ -289,16 +303,6 @@ class Call(Generic[R]):
             if self._leaves is not None:
                 shared.admission.give_back(self._op)
 
-    def _notify_attempt(self, observers: Observers, signed: Request) -> None:
-        observers.attempt_started(
-            **self._event_fields(),
-            number=len(self._history) + 1,
-            waited=self._waited,
-            method=signed.method,
-            origin=signed.origin,
-            template=self._op.path(self._shared.codec.dialect),
-        )
-
     def _decode(self, signed: Request, response: Response) -> R:
         """Return the decoded answer; in an error answer, redact the request's signature first if it is repeated."""
         decode = self._shared.codec.decode
@@ -384,17 +388,6 @@ class Call(Generic[R]):
     def _operation(self) -> str:
         spec = getattr(self._op, "spec", None)
         return type(self._op).__name__ if spec is None else str(spec.name)  # without a spec it is not an operation
-
-    def _notify_ended(self, observers: Observers, failure: Exception | None, *, cancelled: bool) -> None:
-        observers.call_ended(
-            **self._event_fields(),
-            attempts=tuple(self._history),
-            elapsed=self._shared.monotonic() - self._began,
-            waited=self._waited,
-            error=failure,
-            cancelled=cancelled,
-            confirmed_by_repeat=self.confirmed,
-        )
 
     def exchange(self, answer: R) -> Exchange[R]:
         """Return the finished call with its attempts and timings."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rbim.clock import Clock
     from rbim.credentials import CredentialsProvider
     from rbim.dialect import Dialect
-    from rbim.http import Request, Signer, Transport
+    from rbim.http import Signer, Transport
     from rbim.observers import Observer
     from rbim.operations.base import Operation
     from rbim.operations.call_tasks import Calls
@@ -286,9 +286,9 @@ class AsyncClient(View):
         transport = _transport_of(transport)
         shared = SharedState(
             transport=transport,
-            signer=signer,
+            signer=cast("Signer", signer),  # a provider is asked before the first call
             codec=Codec(
-                app_id=signer.app_id,
+                app_id="" if signer is None else signer.app_id,
                 base_url=base_url,
                 call_base_url=call_base_url,
                 dialect=dialect,
@@ -302,10 +302,10 @@ class AsyncClient(View):
             name=name,
         )
         self._rotation: Rotation | None = None
-        if isinstance(signer, _Unasked):
+        if signer is None:
             from rbim.client.rotation import Rotation
 
-            self._rotation = Rotation(signer.provider, shared, sign_with)
+            self._rotation = Rotation(cast("CredentialsProvider", credentials), shared, sign_with)
         settings = CallSettings(user_name=user_name, timeout=timeout, deadline=deadline, retry=retry)
         super().__init__(shared, settings)
         self._deadlines: Deadlines | None = None
@@ -379,19 +379,33 @@ class AsyncClient(View):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        if self._shared.state == "opening":
+        shared = self._shared
+        if shared.state == "opening":
             raise RuntimeError("the client is being opened by another task: leave it after that")
-        if self._shared.state != "open":  # the transport is left once: other clients may use it
+        if shared.state != "open":  # the transport is left once: other clients may use it
             return
-        self._shared.state = "closing"
+        shared.state = "closing"
         with _shield(self._deadlines):  # also a cancelled task closes everything
             try:
-                await _end(self._shared, kind, error, trace)
-            finally:
-                self._shared.state = "closed"
-                self._shared.admission.close()
-                if self._deadlines is not None:
-                    self._deadlines.close()
+                shared.admission.refuse_all()
+                for scope in tuple(shared.scopes):
+                    scope.cancel()
+                if shared.unscoped is not None:
+                    shared.unscoped.end()
+                if shared.running:
+                    from anyio import Event
+
+                    shared.all_ended = Event()
+                    with shared.clock.scope(GRACE):
+                        await shared.all_ended.wait()
+            finally:  # asyncio's Task.cancel() passes every shield of anyio
+                try:
+                    await shared.transport.__aexit__(kind, error, trace)
+                finally:
+                    shared.state = "closed"
+                    shared.admission.close()
+                    if self._deadlines is not None:
+                        self._deadlines.close()
 
 
 def _shield(deadlines: Deadlines | None) -> AbstractContextManager[object]:
@@ -406,45 +420,14 @@ def _shield(deadlines: Deadlines | None) -> AbstractContextManager[object]:
     return CancelScope(shield=True)
 
 
-async def _end(shared: SharedState, *error: Any) -> None:
-    """End the running calls, and leave the transport with this exception; other clients may still use it."""
-    shared.admission.refuse_all()
-    for scope in tuple(shared.scopes):
-        scope.cancel()
-    if shared.unscoped is not None:
-        shared.unscoped.end()
-    try:
-        if shared.running:
-            from anyio import Event
-
-            shared.all_ended = Event()
-            with shared.clock.scope(GRACE):
-                await shared.all_ended.wait()
-    finally:  # asyncio's Task.cancel() passes every shield of anyio
-        await shared.transport.__aexit__(*error)
-
-
 def _url_text(url: str | Url | None) -> str | None:
     """Return an address as text; anything else is left as it is, for the codec to refuse."""
     named = not isinstance(url, (str, type)) and hasattr(url, "scheme") and hasattr(url, "host")
     return str(url) if named else cast("str | None", url)
 
 
-class _Unasked:
-    """The signer of a client whose provider was not asked yet."""
-
-    app_id = ""
-
-    def __init__(self, provider: CredentialsProvider) -> None:
-        self.provider = provider
-
-    def sign(self, _: Request, /) -> NoReturn:
-        """Raise AssertionError: a call begins only after the provider was asked."""
-        raise AssertionError
-
-
-def _signer_of(credentials: object, signer: Signer | None, sign_with: Callable[[Credentials], Signer]) -> Signer:
-    """Return the signer. Raises InvalidRequest unless exactly one of credentials and a signer is given."""
+def _signer_of(credentials: object, signer: Signer | None, sign_with: Callable[[Credentials], Signer]) -> Signer | None:
+    """Return the signer; None for a provider. Raises InvalidRequest unless either credentials or a signer is given."""
     if signer is not None and credentials is None:
         require_methods("signer", signer, ("sign",), "a signer such as AppSigner(credentials)")
         require("signer.app_id", getattr(signer, "app_id", None), str, "a text")
@@ -455,7 +438,7 @@ def _signer_of(credentials: object, signer: Signer | None, sign_with: Callable[[
             field="credentials",
         )
     if callable(credentials) and not isinstance(credentials, (Credentials, type)):
-        return _Unasked(cast("CredentialsProvider", credentials))
+        return None
     require("credentials", credentials, Credentials, "Credentials(app_id=..., app_token=...)")
     return sign_with(cast("Credentials", credentials))
 

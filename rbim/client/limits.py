@@ -330,6 +330,9 @@ RECENT = 10.0
 LONG_AGO = 60.0
 """Seconds after which the last attempts say nothing any more."""
 
+SPACE = 0.001
+"""Seconds after an attempt in which no other one is noted, if there are ``MOST``: that would cost more than it tells."""
+
 HIGH = 0.95
 LEAST_MARGIN = 1.1
 LOST = 2.0
@@ -337,7 +340,7 @@ LOST = 2.0
 
 
 class AttemptTimes:
-    """The times of recent attempts, in seconds: those of the last 10 s, at least 4 and at most 64.
+    """The times of recent attempts in seconds: of the last 10 s, at least 4 and at most 64 (then one in a millisecond).
 
     ``typical`` is their median. ``need`` is what is allowed for one attempt: the 95th percentile, and its distance from the
     median once more (or a tenth, if that is more). A request that leaves that long before its deadline is answered in time,
@@ -365,6 +368,8 @@ class AttemptTimes:
                 return
             seconds *= LOST
         last, times = self.last, self._sorted
+        if len(last) == MOST and now - last[-1][0] < SPACE:
+            return
         last.append((now, seconds))
         insort(times, seconds)
         number = len(times)

@@ -567,7 +567,8 @@ def test_the_need_of_attempts_covers_nearly_all_of_them():
     times = AttemptTimes()
     assert (times.typical, times.need) == (0, 0)
     for number in range(1, 101):
-        times.add(number / 100, now=0.0, answered=True)
+        times.add(number / 100, now=number / 100, answered=True)
+    times.add(5.0, now=1.0005, answered=True)  # there are enough: one in a millisecond
     assert len(times.last) == 64
     assert times.typical == pytest.approx(0.69, abs=0.02)  # of the last 64: 0.37 to 1
     assert times.need == pytest.approx(0.97 + 0.28, abs=0.03)

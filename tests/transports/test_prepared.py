@@ -1,5 +1,7 @@
 """What transports prepare of one request for the next: only the very same is taken for it."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from helpers.exchanges import ENOUGH
@@ -34,10 +36,11 @@ def test_only_so_many_are_kept():
     assert 0 < sum(kept.get(request) is not None for request in requests) <= MAX_HEADS
 
 
-def test_a_head_of_an_earlier_second_is_removed_when_a_later_one_is_kept():
+def test_a_head_of_an_earlier_second_is_removed_when_a_later_one_is_kept(monkeypatch):
     """The platform accepts its signature for a day."""
     now = 100.0
-    kept = HeadCache(clock=lambda: now)
+    monkeypatch.setattr("rbim.transports._shared.heads.time", SimpleNamespace(monotonic=lambda: now))
+    kept = HeadCache()
     kept.keep(made(path="/old"), "old")
     now = 100.9
     kept.keep(made(path="/later"), "later")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from attrs import define
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from rbim.http import Request
 
@@ -42,10 +42,9 @@ class HeadCache(Generic[T]):
     Values older than a second are removed when a later one is kept.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._kept: dict[tuple[str, str], _Entry[T]] = {}
-        self._swept = clock()
+        self._swept = time.monotonic()
 
     def get(self, request: Request) -> T | None:
         """Return the value for a request like this, or None."""
@@ -56,7 +55,7 @@ class HeadCache(Generic[T]):
 
     def keep(self, request: Request, value: T) -> T:
         """Store the value for requests like this, and return it."""
-        now = self._clock()
+        now = time.monotonic()
         if now - self._swept > MAX_AGE:
             self._swept = now
             self._kept = {key: kept for key, kept in self._kept.items() if now - kept.made <= MAX_AGE}

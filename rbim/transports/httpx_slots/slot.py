@@ -64,7 +64,6 @@ class Body:
 
     def __init__(self, body: bytes) -> None:
         self._body = body
-        self._done = not body
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         self._done = not self._body
