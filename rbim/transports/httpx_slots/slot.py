@@ -394,18 +394,14 @@ class TlsBytes:
         self._out = ssl.MemoryBIO()
         self.tls = context.wrap_bio(self._in, self._out, server_hostname=host)
 
-    async def handshake(self) -> None:
-        """Do the handshake. Raises SSLError, and what receiving and sending raise."""
-        await self._done(self.tls.do_handshake)
-
     async def send(self, data: bytes) -> None:
         """Send all bytes. Raises SSLError, or anyio's errors of closed streams."""
-        await self._done(self.tls.write, data)
+        await self.step(self.tls.write, data)
 
     async def receive(self, size: int) -> bytes:
         """Return the next bytes. Raises anyio's EndOfStream after a close_notify, SSLError, or its other errors."""
         try:
-            data = await self._done(self.tls.read, size)
+            data = await self.step(self.tls.read, size)
         except ssl.SSLZeroReturnError:
             data = b""
         except anyio.EndOfStream:  # anyone on the path can close the connection below
@@ -427,7 +423,7 @@ class TlsBytes:
             except ssl.SSLError:
                 return None
 
-    async def _done(self, step: Callable[..., R], *args: object) -> R:
+    async def step(self, step: Callable[..., R], *args: object) -> R:
         """Return the result of a step of TLS, after the bytes that it needs have come and those it made have left."""
         while True:
             try:
@@ -493,7 +489,7 @@ class TrioSlot(Slot):
         with self.opening(OSError):
             try:
                 self._stream = secure = TlsBytes(self._stream, ssl_context, server_hostname)
-                await secure.handshake()
+                await secure.step(secure.tls.do_handshake)
             except (anyio.EndOfStream, *CLOSED) as error:
                 raise ssl.SSLEOFError("the connection was closed in the TLS handshake") from error
         return self
