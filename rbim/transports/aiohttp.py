@@ -57,8 +57,8 @@ class _Payload(aiohttp.Payload):
         """Write head and body, but not to a connection that was closed, or is kept and has data."""
         self.protocol, self.transport = writer.protocol, writer.transport
         self.kept = self.protocol in self._polls
-        closed = self.transport is None or self.transport.is_closing()
-        if closed or (self.kept and (self.protocol.should_close or self._polls[self.protocol]())):
+        pending = self.kept and (self.protocol.should_close or self._polls[self.protocol]())
+        if self.transport is None or self.transport.is_closing() or pending:
             self.stale = self.kept
             raise aiohttp.ClientConnectionError("the connection was closed before the request was sent")
         if not self.kept:
