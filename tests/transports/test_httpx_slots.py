@@ -63,7 +63,7 @@ def test_lines_without_a_carriage_return_leave_it_open_where_the_response_ends()
 
 
 async def test_what_came_before_the_request_left_is_a_proxys():
-    slot = Slot(SimpleNamespace(owner=SimpleNamespace(core=httpcore), origin=None, proxy=None))
+    slot = Slot(SimpleNamespace(core=httpcore, origin=None, proxy=None))
     await slot.write(b"CONNECT a:1 HTTP/1.1\r\n\r\n")
     assert slot.message().startswith(b"CONNECT")
     slot.read_bytes.append(head("200 OK"))

@@ -20,7 +20,7 @@ from attrs import define, field, frozen
 
 from rbim.errors import AnswerTooLarge, Unanswered
 from rbim.http import answered
-from rbim.transports._shared.heads import HeadCache, fault_of
+from rbim.transports._shared.heads import HeadCache, HeaderNames, fault_of
 from rbim.transports._shared.link import GRACE, READ_SIZE, DeadlinePassed, Link
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ CLOSED = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 READ_AHEAD = 256 * 1024  # bytes past the limit that may be read before the connection is closed; httpcore reads 64 KiB
 
 
-class Body:
+class _Body:
     """A request body. The library's own are generators: trio warns about those that a failure leaves unfinished."""
 
     def __init__(self, body: bytes) -> None:
@@ -110,7 +110,7 @@ def message_of(library: ModuleType, request: Request) -> Any:
     message = library.Request(
         request.method, request.origin + request.target, headers=[*request.headers.items()], content=request.body
     )
-    message.stream = type("Body", (Body, library.AsyncByteStream), {})(request.body)
+    message.stream = type("Body", (_Body, library.AsyncByteStream), {})(request.body)
     return message
 
 
@@ -132,7 +132,10 @@ class _Head:
 class CoreRoute:
     """The route to an ``origin`` of httpcore, with its idle slots; ``proxy`` is a proxy of the library, or None."""
 
-    owner: Any  # the transport
+    library: ModuleType
+    core: ModuleType
+    names: HeaderNames
+    answer_limit: int
     origin: Any
     context: ssl.SSLContext
     proxy: Any
@@ -144,14 +147,14 @@ class CoreRoute:
         """Return the request of httpcore."""
         head = self._heads.get(request)
         if head is None:
-            message, given = message_of(self.owner.library, request), {name.lower() for name in request.headers}
+            message, given = message_of(self.library, request), {name.lower() for name in request.headers}
             fixed = [
                 each for each in message.headers.raw if each[0].lower() != b"content-length" or "content-length" in given
             ]
-            head = self._heads.keep(request, _Head(core_url(self.owner.core, message.url), fixed, given.isdisjoint(FRAMING)))
+            head = self._heads.keep(request, _Head(core_url(self.core, message.url), fixed, given.isdisjoint(FRAMING)))
         counted = head.counted and (request.body or request.method != "GET")
         headers = [*head.headers, (b"Content-Length", b"%d" % len(request.body))] if counted else head.headers
-        return self.owner.core.Request(request.method, head.url, headers=headers, content=Body(request.body))
+        return self.core.Request(request.method, head.url, headers=headers, content=_Body(request.body))
 
 
 class StaleConnection(Exception):
@@ -167,7 +170,7 @@ class Slot:
     stale: Any
 
     def __init__(self, route: CoreRoute) -> None:
-        core, proxy = route.owner.core, route.proxy
+        core, proxy = route.core, route.proxy
         self.core = core
         self.http: Any
         """The connection of httpcore, or a pool for this one connection."""
@@ -220,8 +223,8 @@ class Slot:
             if route.origin.scheme == b"https":
                 await self.start_tls(route.context, host, None)
         answer = await self.http.handle_async_request(route.core_request(request))
-        body = await read_body(answer, route.owner.answer_limit)
-        headers = route.owner.names.joined(answer.headers)
+        body = await read_body(answer, route.answer_limit)
+        headers = route.names.joined(answer.headers)
         chunked, version = "transfer-encoding" in headers, answer.extensions["http_version"]
         if (chunked or version != b"HTTP/1.1") and (fault := fault_of(version.decode("ascii")[len("HTTP/") :], headers)):
             raise Unanswered(fault)
@@ -365,7 +368,7 @@ class AsyncioSlot(Link, Slot):
 # the bytes that it has read, and not decrypted, are its own.
 
 
-class SocketBytes:
+class _SocketBytes:
     """The bytes of a socket; ``raw`` is the socket of the stream, which does not block."""
 
     def __init__(self, stream: ByteStream, raw: socket) -> None:
@@ -385,10 +388,10 @@ class SocketBytes:
             return None
 
 
-class TlsBytes:
+class _TlsBytes:
     """The bytes of a TLS connection over other bytes, which may be those of a TLS connection to a proxy."""
 
-    def __init__(self, below: SocketBytes | TlsBytes, context: ssl.SSLContext, host: str | None) -> None:
+    def __init__(self, below: _SocketBytes | _TlsBytes, context: ssl.SSLContext, host: str | None) -> None:
         self._below = below
         self._in = ssl.MemoryBIO()
         self._out = ssl.MemoryBIO()
@@ -448,7 +451,7 @@ class TrioSlot(Slot):
 
     def __init__(self, route: CoreRoute) -> None:
         super().__init__(route)
-        self._stream: Any = None  # SocketBytes or TlsBytes
+        self._stream: Any = None  # _SocketBytes or _TlsBytes
         self._socket: socket | None = None
         self.idle_since = 0.0
 
@@ -481,14 +484,14 @@ class TrioSlot(Slot):
         with self.opening(OSError):
             stream = await (anyio.connect_tcp(host, port) if uds is None else anyio.connect_unix(uds))
             self._socket = stream.extra(SocketAttribute.raw_socket)  # noqa: S610  # anyio's, not Django's
-            self._stream = SocketBytes(stream, self._socket)
+            self._stream = _SocketBytes(stream, self._socket)
         return self
 
     async def start_tls(self, ssl_context: ssl.SSLContext, server_hostname: str | None, timeout: object) -> Self:  # noqa: ARG002, ASYNC109  # httpcore's
         """Start TLS. Raises DeadlinePassed, or httpcore's ConnectError."""
         with self.opening(OSError):
             try:
-                self._stream = secure = TlsBytes(self._stream, ssl_context, server_hostname)
+                self._stream = secure = _TlsBytes(self._stream, ssl_context, server_hostname)
                 await secure.step(secure.tls.do_handshake)
             except (anyio.EndOfStream, *CLOSED) as error:
                 raise ssl.SSLEOFError("the connection was closed in the TLS handshake") from error

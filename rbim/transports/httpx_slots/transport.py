@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PARTS", "HttpxSlots"]
 
+C = TypeVar("C")
 PARTS = ("http11", "connection", "proxy", "socks")  # loggers of httpcore
 PERIOD = 1.0  # seconds between two sweeps, at most
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -60,9 +61,6 @@ NOT_SENT = (
 )
 
 
-C = TypeVar("C")
-
-
 class HttpxSlots(BaseTransport, Generic[C]):
     """The base of HttpxTransport and Httpx2Transport; ``C`` is the library's AsyncBaseTransport.
 
@@ -76,8 +74,8 @@ class HttpxSlots(BaseTransport, Generic[C]):
     def __init__(self, *, carrier: C | None = None, **options: Unpack[Options]) -> None:
         super().__init__(**options)
         self._carrier: Any = carrier
-        self.core: Any = None  # the library's httpcore, when the transport is open
-        self.names = HeaderNames()
+        self._core: Any = None  # the library's httpcore, when the transport is open
+        self._names = HeaderNames()
         self._links: Links | None = None
         self._sweeping: anyio.CancelScope | None = None  # on trio, while there are idle slots
 
@@ -85,7 +83,7 @@ class HttpxSlots(BaseTransport, Generic[C]):
         if self._carrier is not None:
             await self._carrier.__aenter__()
         else:
-            self.core = import_module(self.engine)
+            self._core = import_module(self.engine)
             with suppress(RuntimeError):  # trio
                 self._links = Links(self.max_idle)
 
@@ -166,10 +164,11 @@ class HttpxSlots(BaseTransport, Generic[C]):
         secure_proxy = address is not None and address.startswith("https:")
         context = self._secure_context() if secure_proxy or origin.startswith("https:") else PLAIN
         proxy = address and self.library.Proxy(address, ssl_context=context if secure_proxy else None)
-        to = core_url(self.core, self.library.URL(origin)).origin
+        to = core_url(self._core, self.library.URL(origin)).origin
         if to.scheme not in {b"http", b"https"} or not to.host:
             raise ValueError("invalid address: use http://host:port or https://host:port")
-        self._routes[origin] = route = CoreRoute(self, to, context, proxy, self._uds)
+        route = CoreRoute(self.library, self._core, self._names, self.answer_limit, to, context, proxy, self._uds)
+        self._routes[origin] = route
         return route
 
     def _prepare(self, origins: Iterable[str], *, secure: bool) -> None:
@@ -189,7 +188,7 @@ class HttpxSlots(BaseTransport, Generic[C]):
             with anyio.move_on_after(seconds):
                 answer = await carrier.handle_async_request(message_of(self.library, request))
                 body = await read_body(answer, self.answer_limit)
-                return answered(answer.status_code, self.names.joined(answer.headers.raw), body)
+                return answered(answer.status_code, self._names.joined(answer.headers.raw), body)
         except TransportError:
             raise
         except Exception as error:
