@@ -142,7 +142,6 @@ class _Outcomes(Generic[R]):
         """Add an outcome, and wait until this worker may continue."""
         self._ready.append(outcome)
         self._readable.release()
-        await checkpoint()  # a waiting reader takes the outcome now, and this worker need not wait
         await self._turns.acquire()
 
     def worker_ended(self) -> None:

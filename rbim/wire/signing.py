@@ -69,5 +69,5 @@ class AppSigner:
             self._unsigned = {**request.headers}
             self._signed = MappingProxyType({**request.headers, "Authorization": self._authorization})
         query = {**request.query, **self._query} if request.query else self._query
-        method, origin, path, body = request.method, request.origin, request.path, request.body
-        return filled(method, origin, path, query, self._signed, body, repeatable=request.repeatable)
+        method, origin, path = request.method, request.origin, request.path
+        return filled(method, origin, path, query, self._signed, request.body, repeatable=request.repeatable)
