@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import httpcore
 import pytest
+from attrs import evolve
 from hypothesis import example, given, settings, strategies as st
 
 from helpers.exchanges import BODY, ENOUGH, became, failure, is_left, request
@@ -104,6 +105,15 @@ async def test_head_and_body_leave_together(make):
             await transport.send(request(server.url()), timeout=ENOUGH)
             await transport.send(request(server.url(), body=b""), timeout=ENOUGH)
     assert [message.partition(b"\r\n\r\n")[2] for message in recording.written] == [BODY, b""]
+
+
+@ON_ASYNCIO
+async def test_a_get_without_a_body_has_no_length():
+    with RawServer() as server:
+        async with HttpxTransport() as transport:
+            for method, body in [("GET", b""), ("GET", b"{}"), ("POST", b"")]:
+                await transport.send(evolve(request(server.url(), body=body), method=method), timeout=ENOUGH)
+    assert [each.header("Content-Length") for each in server.requests] == ["", "2", "0"]
 
 
 @ON_ASYNCIO
