@@ -297,6 +297,7 @@ def test_config_show_says_what_is_known_and_where_from(profile, cli, monkeypatch
         "app_id": [APP, f"{here}.app_id"],
         "app_token": ["***", f"the file {file.parent}/token, named by {here}.token_file"],
         "user_name": ["boss", f"{here}.user_name"],
+        "user_agent": ["-", "-"],
         "transport": ["asyncio", "flag --transport"],
         "concurrency": ["100", "default"],
         "rates": ["50/s, 600/min", f"{here}.rates"],

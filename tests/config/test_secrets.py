@@ -36,7 +36,7 @@ def forms(token):
 
 
 EVERY = [*KEYS, *DIALECT_KEYS]
-ANY_TEXT = {"app_id", "app_token", "token_file", "user_name", "callback_credentials_file"}
+ANY_TEXT = {"app_id", "app_token", "token_file", "user_name", "user_agent", "callback_credentials_file"}
 ANY_TEXT |= {f"{name}_column" for name in ("group", "account", "user_name")}
 TAKEN = ANY_TEXT | {f"dialect.{name}" for name in ("api_version", "already_reasons", "already_so")}
 """Keys that take some of those values: what is refused then is that there is no base URL."""
