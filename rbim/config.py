@@ -104,6 +104,12 @@ def _secret(value: object) -> Secret:
     return value if isinstance(value, Secret) else Secret(_text(value))
 
 
+def _user_agent(value: object) -> str:
+    if not (_text(value).isascii() and str(value).isprintable()):
+        raise ValueError("a text of printable ASCII is needed, such as 'shop/1.2'")
+    return str(value)
+
+
 def _path(value: object) -> Path:
     text = _text(os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value)
     return Path(os.path.expanduser(text))  # noqa: PTH111  # Path.expanduser raises for an unknown home
@@ -139,7 +145,7 @@ KEYS: Mapping[str, Callable[[object], Any]] = MappingProxyType(
         "token_file": _path,
         "token_env": _variable,
         "user_name": _text,
-        "user_agent": _text,
+        "user_agent": _user_agent,
         "transport": _transport,
         "concurrency": _number(int),
         "rates": _rates,

@@ -27,8 +27,7 @@ from rbim.cli.confirm import HELP as YES_HELP, confirmed
 from rbim.cli.context import make_client
 from rbim.cli.errors import HINTS, print_error, report_error
 from rbim.cli.exit_codes import Exit
-from rbim.cli.flag_types import Json  # noqa: TC001  # cyclopts reads it
-from rbim.cli.lists import one_value
+from rbim.cli.flag_types import Json, one_value  # cyclopts reads it
 from rbim.errors import RbimError
 from rbim.operations.base import Repeat, description_of, fields_of
 from rbim.operations.call_tasks import CallPolicy, NoCallPolicy, default_no_call_policies
@@ -174,6 +173,8 @@ def _fill(kind: type[Operation[Any]], flag: str, _: App, __: tuple[str, ...], ar
     named = by_flag[flag].tokens
     if not named:
         return
+    from rbim.config import nearest
+
     path = Path(named[-1].value)
     document = _read(path)
     fields = {a.name.strip("_"): a for a in fields_of(kind) if a.init}
@@ -181,7 +182,7 @@ def _fill(kind: type[Operation[Any]], flag: str, _: App, __: tuple[str, ...], ar
     for key, value in document.items():
         field = key.replace("-", "_")
         if field not in fields:
-            raise CycloptsError(msg=f"{path}: {_unknown(key, list(fields))}")
+            raise CycloptsError(msg=f"{path}: unknown key {key}; {nearest(field, fields)}")
         if field in given:
             raise CycloptsError(msg=f"{path}: {given[field]} and {key} are the same field: keep one")
         given[field] = key
@@ -203,14 +204,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise CycloptsError(msg=f"{path}: not UTF-8: save it in UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise CycloptsError(msg=f"{path}: not TOML: {error}") from None
-
-
-def _unknown(key: str, known: list[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(key.replace("-", "_"), known, n=1)
-    suggestion = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(known)}"
-    return f"unknown key {key}: {suggestion}"
 
 
 def _assign(argument: Argument, value: object, where: str, empty: str | None) -> None:

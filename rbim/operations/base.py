@@ -223,23 +223,18 @@ def operation(
     """
 
     def declare(cls: C) -> C:
-        templates = paths or (cls.endpoint.path,)
+        fields = attrs.fields(cls) if attrs.has(cls) else ()
         cls.spec = Spec(
             name=name,
-            paths=tuple(path.replace("{name}", name) for path in templates),
+            paths=tuple(path.replace("{name}", name) for path in paths or (cls.endpoint.path,)),
             answer=_answer_of(cls),
             repeat=repeat,
             destroys=destroys,
-            limits=_limits(cls),
+            limits=tuple((each.name, most) for each in fields if (most := longest(each.validator)) is not None),
         )
         return cls
 
     return declare
-
-
-def _limits(cls: type[Any]) -> tuple[tuple[str, int], ...]:
-    declared = attrs.fields(cls) if attrs.has(cls) else ()
-    return tuple((each.name, most) for each in declared if (most := longest(each.validator)) is not None)
 
 
 def _answer_of(cls: type[Any]) -> type[Any]:

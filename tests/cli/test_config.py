@@ -396,12 +396,6 @@ def test_a_transport_whose_extra_is_missing_is_one_line(profile, cli, monkeypatc
     assert "rbim[httpx2]" in err
 
 
-# ------------------------------------------------------------------------------ help, at once
-
-
-# ------------------------------------------------------------------------------ pydantic
-
-
 @pytest.mark.parametrize(
     ("flag", "value", "cause"),
     [
