@@ -40,7 +40,7 @@ from attrs import evolve, field, fields, frozen
 from rbim._support.text import one_line, quoted, quoted_key
 from rbim.choices import read_value
 from rbim.client.limits import Limits
-from rbim.credentials import Credentials, Secret, credentials_in, secret_of, token_in
+from rbim.credentials import Credentials, Secret, credentials_in, token_in
 from rbim.dialect import Dialect
 from rbim.errors import InvalidRequest
 from rbim.transports import TRANSPORTS
@@ -369,7 +369,7 @@ class Config:
             return value
         if setting.key == "token_env":
             if os.environ.get(value):
-                return secret_of(value)
+                return Secret(os.environ[value])
             raise InvalidRequest(f"the environment variable that {setting.source} names is not set", field="token_env")
         if not Path(value).exists():  # its name may be the token, by mistake
             raise InvalidRequest(f"the file that {setting.source} names does not exist", field=setting.source)

@@ -187,11 +187,6 @@ def _optional(kind: Any) -> bool:  # a type expression
     return NONE_TYPE in _alternatives(kind)
 
 
-def _overrides(overrides: dict[str, Any]) -> Any:
-    """Return the keyword arguments untyped: cattrs takes fields and options as keywords of one call."""
-    return overrides
-
-
 # ---------------------------------------------------------------- answers, read
 
 
@@ -207,7 +202,7 @@ def read_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Hook:
         kind,
         converter,
         _cattrs_detailed_validation=converter.detailed_validation,
-        **_overrides(hooks | local),
+        **cast("Any", hooks | local),  # cattrs takes fields and options as keywords of one call
     )
     lists = [_entry_shape(a) for a in attributes if _row_kind(a.type) and _declared_reader(wire_of(a)) is None]
     spellings = frozenset(each.casefold() for shape in lists for each in shape.wrappers)
@@ -377,7 +372,7 @@ def write_operation(converter: Converter, members: MembersShape, kind: type[Any]
         for a in attributes
     }
     in_header = {a.name: override(omit=True) for a in fields_of(kind) if a not in attributes}
-    write = make_dict_unstructure_fn(kind, converter, **_overrides(in_body | in_header))
+    write = make_dict_unstructure_fn(kind, converter, **cast("Any", in_body | in_header))
     # A field that may be None without None as its default (ModifyGroup.permission) is omitted too.
     bare = [names[a.name] for a in attributes if _optional(a.type) and a.default is not None]
 
@@ -427,7 +422,7 @@ def read_operation(converter: Converter, kind: type[Any]) -> Hook:
         kind,
         converter,
         _cattrs_detailed_validation=converter.detailed_validation,
-        **_overrides(in_body | in_header),
+        **cast("Any", in_body | in_header),
     )
     bare = [names[a.name] for a in body if _required(a) and _optional(a.type)]
     defaulted = {names[a.name] for a in body if not _required(a)} | set(bare)
