@@ -6,8 +6,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rbim.cli.errors import print_note
-from rbim.cli.extras import MissingExtra
+from rbim.cli.errors import MissingExtra, print_note
 from rbim.cli.global_flags import current_flags
 from rbim.errors import InvalidRequest
 

@@ -22,12 +22,12 @@ from cyclopts import App, CycloptsError, Parameter, Token
 
 from rbim._support import json as wire_json
 from rbim._support.json_values import json_values
-from rbim.cli.command_lines import same_with
 from rbim.cli.confirm import HELP as YES_HELP, confirmed
 from rbim.cli.context import make_client
 from rbim.cli.errors import HINTS, print_error, report_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.flag_types import Json, one_value  # cyclopts reads it
+from rbim.cli.global_flags import same_with
 from rbim.errors import RbimError
 from rbim.operations.base import Repeat, description_of, fields_of
 from rbim.operations.call_tasks import CallPolicy, NoCallPolicy, default_no_call_policies
@@ -49,22 +49,17 @@ JSON_HELP = "Print the answer as one JSON object."
 
 
 def add_operations(app: App, words: Sequence[str] = ()) -> None:
-    """Add the commands of the operations that ``words``, the beginning of a command line, name; default: of all.
-
-    If they name one and ask for no help, it has none: to make it takes time.
-    """
+    """Add the commands of the operations that ``words``, the beginning of a command line, name; default: of all."""
     name, method, *_ = *words, "", ""
     found = list(enumerate(entries(name) if namespace(name) is not None else entries()))
     one = [(place, each) for place, each in found if each.namespace == name and each.method.replace("_", "-") == method]
-    helped = not one or not {"--help", "-h"}.isdisjoint(words)
     for place, entry in one or found:
         kind = namespace(entry.namespace)
         if kind is not None and entry.namespace not in app:
-            app.command(App(name=entry.namespace, help=summary_of(kind) if helped else ""))
+            app.command(App(name=entry.namespace, help=summary_of(kind)))
         fill = partial(_fill, entry.operation, our_flag("file", entry.operation))
-        about = help_of(entry.operation) if helped else ""
-        command = _command(entry, helped=helped)
-        app[entry.namespace].command(command, name=entry.method.replace("_", "-"), help=about, config=fill, sort_key=place)
+        name, about = entry.method.replace("_", "-"), help_of(entry.operation)
+        app[entry.namespace].command(_command(entry), name=name, help=about, config=fill, sort_key=place)
 
 
 def our_flag(name: str, kind: type[Operation[Any]]) -> str:
@@ -73,11 +68,11 @@ def our_flag(name: str, kind: type[Operation[Any]]) -> str:
     return f"--rbim-{name}" if f"--{name}" in taken else f"--{name}"
 
 
-def _command(entry: CatalogueEntry, *, helped: bool) -> Callable[..., int]:
+def _command(entry: CatalogueEntry) -> Callable[..., int]:
     """Return the function of an operation's command: its parameters are the fields, and the common flags."""
     kind = entry.operation
     flags = {name: our_flag(name, kind) for name in ("file", "json", "yes")}
-    fields = flags_of(kind, helped=helped)
+    fields = flags_of(kind)
     bare = all(field.kind is inspect.Parameter.KEYWORD_ONLY for field in fields)
     file = inspect.Parameter(
         FILE,
@@ -250,7 +245,7 @@ class _AsRead:
         return {"type": "any"}
 
 
-def flags_of(kind: type[Operation[Any]], *, helped: bool = True) -> list[inspect.Parameter]:
+def flags_of(kind: type[Operation[Any]]) -> list[inspect.Parameter]:
     """Return a parameter, annotated for cyclopts, for each field of the operation.
 
     The positional field comes first, then required fields; fields of a base class come last. cyclopts reads switches, our
@@ -268,7 +263,7 @@ def flags_of(kind: type[Operation[Any]], *, helped: bool = True) -> list[inspect
             conversion = {"converter": _read_single(_reader(attribute.type), keep=keep)}
         flag = Parameter(
             name=_flag_of(attribute),
-            help=_help(attribute, kind) if helped else None,
+            help=_help(attribute, kind),
             negative=None if annotation is bool else (),
             show_default=_name if shown is not None else False,
             **conversion,
