@@ -29,7 +29,6 @@ import shlex
 import stat
 import sys
 from contextlib import suppress
-from errno import EFBIG, ENOENT
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
@@ -78,8 +77,6 @@ DIALECT_KEYS = MappingProxyType({f"{DIALECT}.{name}": name for name in FIELDS})
 
 DEFAULT, ARGUMENT = "default", "argument"
 NAME = "rbim.toml"
-MAX_FILE = 64 * 1024  # bytes of a file
-MAX_DOTS = 1000  # in a line: the time for a dotted key grows with the square of its parts
 MAX_WORD = 100  # characters of a word that is compared with known words
 OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 POSSIBLE_TOKEN = re.compile(r"'[^']{12,}'")
@@ -542,10 +539,12 @@ def _read_file(place: ConfigPlace) -> _ConfigFile:
     """Return the content of a file, with all its profiles checked. Raises InvalidRequest that names the place."""
     import tomllib
 
-    path, cause = place.path, ""
+    path, cause = place.path, "" if place.exists else "there is no such file"  # or it is a device, which may have no end
     document: dict[str, Any] = {}
     try:
-        document = tomllib.loads(_content(place).decode("utf-8-sig"))
+        if place.exists:
+            with path.open("rb") as stream:
+                document = tomllib.loads(stream.read().decode("utf-8-sig"))
     except OSError as error:
         cause = error.strerror or "it cannot be read"
     except UnicodeDecodeError:
@@ -571,19 +570,6 @@ def _read_file(place: ConfigPlace) -> _ConfigFile:
 
 def _is_table(value: object) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict)
-
-
-def _content(place: ConfigPlace) -> bytes:
-    """Return the bytes of a file. Raises OSError."""
-    if not place.exists:  # or it is a device, which may have no end
-        raise OSError(ENOENT, "there is no such file")
-    with place.path.open("rb") as stream:
-        content = stream.read(MAX_FILE + 1)
-    if len(content) > MAX_FILE:
-        raise OSError(EFBIG, f"it is longer than {MAX_FILE} bytes")
-    if any(line.count(b".") > MAX_DOTS for line in content.splitlines()):
-        raise OSError(EFBIG, "a line has too many dots")
-    return content
 
 
 def _settings(path: Path, where: str, table: dict[str, Any]) -> dict[str, Setting]:
