@@ -14,8 +14,7 @@ from datetime import date, datetime, time
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_origin
 
 import attrs
 from cyclopts import App, CycloptsError, Parameter, Token
@@ -29,7 +28,7 @@ from rbim.cli.exit_codes import Exit
 from rbim.cli.flag_types import Json, one_value  # cyclopts reads it
 from rbim.cli.global_flags import same_with
 from rbim.errors import RbimError
-from rbim.operations.base import Repeat, description_of, fields_of
+from rbim.operations.base import Repeat, description_of, fields_of, is_optional, options_of
 from rbim.operations.call_tasks import CallPolicy, NoCallPolicy, default_no_call_policies
 from rbim.operations.catalogue import entries, namespace, summary_of
 
@@ -222,7 +221,6 @@ def _word(value: object) -> str:
 
 Reader = Callable[[str], Any]
 
-NOTHING_TYPE = type(None)
 COMMAND_LINE = "cli"  # the source of tokens that do not come from a file
 KEEP = "keep"  # the word for None if the default is not None
 FIRST = "group_id"  # the positional field, if it is required
@@ -293,8 +291,8 @@ def _empty_word(attribute: attrs.Attribute[Any]) -> str | None:
 
 def _annotation(attribute: attrs.Attribute[Any]) -> tuple[Any, Any, bool]:
     """Return the type for cyclopts, the default for the help, and whether ``keep`` is a choice."""
-    options, default = _options(attribute.type), attribute.default
-    keep = NOTHING_TYPE in get_args(attribute.type) and default is not None
+    options, default = options_of(attribute.type), attribute.default
+    keep = is_optional(attribute.type) and default is not None
     if options == (bool,) and not keep:
         return bool, None if default is attrs.NOTHING else default, keep
     one = _several(attribute.type)
@@ -307,15 +305,9 @@ def _annotation(attribute: attrs.Attribute[Any]) -> tuple[Any, Any, bool]:
     return (single if one is None else cast("Any", list)[single]), shown, keep
 
 
-def _options(kind: Any) -> tuple[Any, ...]:  # type expressions
-    """Return the types that a field takes, but None."""
-    arms = get_args(kind) if isinstance(kind, UnionType) or get_origin(kind) is Union else (kind,)
-    return tuple(arm for arm in arms if arm is not NOTHING_TYPE)
-
-
 def _several(kind: Any) -> Any:  # type expressions
     """Return the type of the entries if the field is a collection, else None."""
-    for option in _options(kind):
+    for option in options_of(kind):
         origin, arguments = get_origin(option), [each for each in get_args(option) if each is not ...]
         if isinstance(origin, type) and issubclass(origin, (Sequence, frozenset, set)) and len(arguments) == 1:
             return arguments[0]
@@ -348,7 +340,7 @@ def _read_single(read: Reader, *, keep: bool) -> Callable[[Any, Sequence[Token]]
 def _read_several(kind: Any) -> Callable[[Any, Sequence[Token]], Any]:  # a type expression
     one = _several(kind)
     read, words = _reader(one), WORDS.get(one, {})
-    collect = next((get_origin(o) for o in _options(kind) if get_origin(o) in COLLECTIONS), tuple)
+    collect = next((get_origin(o) for o in options_of(kind) if get_origin(o) in COLLECTIONS), tuple)
 
     def convert(_: Any, tokens: Sequence[Token]) -> Any:
         found: list[Any] = []
@@ -364,7 +356,7 @@ def _read_several(kind: Any) -> Callable[[Any, Sequence[Token]], Any]:  # a type
 def _reader(kind: Any) -> Reader:  # a type expression
     """Return a reader that tries those of all types that a field takes."""
     readers: list[Reader] = []
-    for option in _options(kind):
+    for option in options_of(kind):
         named = _named(option)
         readers.append(_policy if option is NoCallPolicy else _choosing(named) if named else READERS.get(option, _json))
 
@@ -446,7 +438,7 @@ def help_of(kind: type[Any]) -> str:
 
 def _spelled(text: str, kind: type[Any]) -> str:
     fields = {attribute.name for attribute in fields_of(kind)}
-    members = {choice.upper() for a in fields_of(kind) for choice in _choices(_options(a.type))}
+    members = {choice.upper() for a in fields_of(kind) for choice in _choices(options_of(a.type))}
 
     def spell(match: re.Match[str]) -> str:
         word = match[1]
