@@ -67,7 +67,7 @@ class Choices:
 
     @classmethod
     def __attrs_init_subclass__(cls) -> None:
-        attrs.resolve_types(cls, localns=vars(collections.abc))
+        attrs.resolve_types(cls, localns=dict(vars(collections.abc)))
 
     def __attrs_post_init__(self) -> None:
         for field in attrs.fields(type(self)):
@@ -251,7 +251,7 @@ def differences(kind: type[Choices], kept: Mapping[str, Any], given: Mapping[str
     fields = attrs.fields_dict(kind)
     found: dict[str, tuple[str, str]] = {}
     for name in [name for name in dict.fromkeys([*fields, *kept]) if kept.get(name) != given.get(name)]:
-        default = fields[name].default if name in fields else "unknown"
-        default = {} if isinstance(default, Mapping) else document_of(default)
+        default: Any = fields[name].default if name in fields else "unknown"
+        default = dict[str, Any]() if isinstance(default, Mapping) else document_of(default)
         found[name] = spelled(kept.get(name, default)), spelled(given.get(name, default))
     return found

@@ -226,7 +226,8 @@ def operation(
     """
 
     def declare(cls: C) -> C:
-        fields = attrs.fields(cls) if attrs.has(cls) else ()
+        kind: type[Any] = cls
+        fields = attrs.fields(kind) if attrs.has(kind) else ()
         cls.spec = Spec(
             name=name,
             paths=tuple(path.replace("{name}", name) for path in paths or (cls.endpoint.path,)),

@@ -76,7 +76,8 @@ class EntryShape:
         identity: Any = fields.get(self.identity)
         if not _is_nothing(identity) and not self._are_entries(identity):
             several = isinstance(identity, list) and self.keys.issuperset(fields)
-            entries += [{**fields, self.identity: each} for each in identity] if several else [fields]
+            identities = cast("Iterable[Any]", identity if several else [identity])
+            entries += [{**fields, self.identity: each} for each in identities]
         elif inner := [key for key, each in fields.items() if key in self.wrappers or self._are_entries(each)]:
             for key in inner:
                 self._collect(fields[key], entries, beside)
@@ -90,9 +91,8 @@ class EntryShape:
     def _are_entries(self, value: Any) -> bool:  # JSON
         """Whether a value is an entry with its identity, or a list of such entries."""
         if isinstance(value, list):
-            return bool(value) and all(
-                isinstance(row, dict) and self._are_entries(row) for row in cast("Iterable[Any]", value)
-            )
+            rows = cast("Iterable[Any]", value)
+            return any(rows) and all(isinstance(row, dict) and self._are_entries(row) for row in rows)
         return isinstance(value, dict) and not _is_nothing(self._respelled(cast("dict[str, Any]", value)).get(self.identity))
 
     def _respelled(self, fields: dict[str, Any]) -> dict[str, Any]:
