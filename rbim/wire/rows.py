@@ -74,10 +74,11 @@ class EntryShape:
 
     def _collect_object(self, fields: dict[str, Any], entries: list[dict[str, Any]], beside: list[Any]) -> None:
         identity: Any = fields.get(self.identity)
-        if not _is_nothing(identity) and not self._are_entries(identity):
-            several = isinstance(identity, list) and self.keys.issuperset(fields)
-            identities = cast("Iterable[Any]", identity if several else [identity])
-            entries += [{**fields, self.identity: each} for each in identities]
+        if not _is_nothing(identity) and not (isinstance(identity, (list, dict)) and self._are_entries(identity)):
+            if isinstance(identity, list) and self.keys.issuperset(fields):
+                entries += [{**fields, self.identity: each} for each in cast("Iterable[Any]", identity)]
+            else:
+                entries.append(fields)
         elif inner := [key for key, each in fields.items() if key in self.wrappers or self._are_entries(each)]:
             for key in inner:
                 self._collect(fields[key], entries, beside)
