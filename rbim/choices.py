@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import collections.abc
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, timedelta, timezone, tzinfo
-from functools import cache
 from types import MappingProxyType
-from typing import Any, Literal, Self, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, TypeVar, cast, get_args, get_origin
 
 import attrs
 from attrs import frozen
@@ -66,11 +65,15 @@ def choice(settles: str, section: str, grade: Grade = Grade.GUESS, *, default: T
 class Choices:
     """Base class. A field takes a value, a document or a text; a wrong one raises InvalidRequest."""
 
+    @classmethod
+    def __attrs_init_subclass__(cls) -> None:
+        attrs.resolve_types(cls, localns=dict(vars(collections.abc)))
+
     def __attrs_post_init__(self) -> None:
-        for name, default in _defaults(type(self)).items():
-            value = getattr(self, name)
-            if value is not default:
-                object.__setattr__(self, name, _read(name, value, _types(type(self))[name]))
+        for field in attrs.fields(type(self)):
+            value = getattr(self, field.name)
+            if value is not field.default:
+                object.__setattr__(self, field.name, _read(field, value))
 
     @classmethod
     def gaps(cls) -> Iterator[Gap]:
@@ -82,11 +85,10 @@ class Choices:
     @classmethod
     def read(cls, name: str, given: object) -> Any:  # the field's type
         """Return the value of a field, from a document of what differs from its default. Raises InvalidRequest."""
-        if name not in _types(cls):
+        field = attrs.fields_dict(cls).get(name)
+        if field is None:
             raise InvalidRequest(f"{quoted_key(name)}: there is no such field of {cls.__name__}", field=name)
-        if isinstance(_defaults(cls)[name], Mapping):
-            given = _changed(name, _defaults(cls)[name], given)
-        return _read(name, given, _types(cls)[name])
+        return _read(field, given, changes=isinstance(field.default, Mapping))
 
     @classmethod
     def from_document(cls, document: Mapping[str, object]) -> Self:
@@ -95,35 +97,22 @@ class Choices:
 
     def to_document(self) -> dict[str, Any]:
         """Return the document of this object: the fields that differ from their defaults."""
-        pairs = {name: (getattr(self, name), default) for name, default in _defaults(type(self)).items()}
-        return {name: document_of(value, default) for name, (value, default) in pairs.items() if value != default}
-
-
-def _defaults_of(kind: type[Choices]) -> dict[str, Any]:
-    return {each.name: each.default for each in attrs.fields(kind)}
-
-
-def _types_of(kind: type[Choices]) -> dict[str, Any]:
-    return get_type_hints(kind, localns=vars(collections.abc))
-
-
-# mypy takes no attrs class for hashable
-_defaults, _types = (cast("Callable[[type[Choices]], dict[str, Any]]", cache(of)) for of in (_defaults_of, _types_of))
+        values = [(each, getattr(self, each.name)) for each in attrs.fields(type(self))]
+        return {each.name: document_of(value, each.default) for each, value in values if value != each.default}
 
 
 # ------------------------------------------------------------------------------ reading
 
 
-def _read(name: str, given: object, kind: Any) -> Any:  # the type of the field; its value
+def _read(field: attrs.Attribute[Any], given: object, *, changes: bool = False) -> Any:  # the value of the field
+    """Return the value of a field; ``changes``: the entries of a mapping that differ from its default are given."""
     try:
-        return read_value(given, kind)
+        if changes:
+            entries = {**cast("Mapping[str, Any]", field.default), **read_value(given, Mapping[str, Any])}
+            given = {key: each for key, each in entries.items() if not (isinstance(each, str) and each == NONE)}
+        return read_value(given, field.type)
     except ValueError as error:
-        raise InvalidRequest(f"{name}: {error}", field=name) from None
-
-
-def _changed(name: str, default: Mapping[str, Any], given: object) -> dict[str, object]:
-    changes = _read(name, given, Mapping[str, Any])
-    return {key: each for key, each in {**default, **changes}.items() if not (isinstance(each, str) and each == NONE)}
+        raise InvalidRequest(f"{field.name}: {error}", field=field.name) from None
 
 
 def read_value(given: Any, kind: Any) -> Any:  # a type; a value of it
@@ -259,9 +248,10 @@ def differences(kind: type[Choices], kept: Mapping[str, Any], given: Mapping[str
 
     A field that is not known here is one of a newer version.
     """
-    defaults: dict[str, Any] = {
-        name: {} if isinstance(each, Mapping) else document_of(each) for name, each in _defaults(kind).items()
-    }
-    names = [name for name in dict.fromkeys([*defaults, *kept]) if kept.get(name) != given.get(name)]
-    values = [(name, defaults.get(name, "unknown")) for name in names]
-    return {name: (spelled(kept.get(name, default)), spelled(given.get(name, default))) for name, default in values}
+    fields = attrs.fields_dict(kind)
+    found: dict[str, tuple[str, str]] = {}
+    for name in [name for name in dict.fromkeys([*fields, *kept]) if kept.get(name) != given.get(name)]:
+        default: Any = fields[name].default if name in fields else "unknown"
+        default = dict[str, Any]() if isinstance(default, Mapping) else document_of(default)
+        found[name] = spelled(kept.get(name, default)), spelled(given.get(name, default))
+    return found

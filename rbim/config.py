@@ -29,7 +29,6 @@ import shlex
 import stat
 import sys
 from contextlib import suppress
-from errno import EFBIG, ENOENT
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
@@ -40,7 +39,7 @@ from attrs import evolve, field, fields, frozen
 from rbim._support.text import one_line, quoted, quoted_key
 from rbim.choices import read_value
 from rbim.client.limits import Limits
-from rbim.credentials import Credentials, Secret, credentials_in, secret_of, token_in
+from rbim.credentials import Credentials, Secret, credentials_in, token_in
 from rbim.dialect import Dialect
 from rbim.errors import InvalidRequest
 from rbim.transports import TRANSPORTS
@@ -78,8 +77,6 @@ DIALECT_KEYS = MappingProxyType({f"{DIALECT}.{name}": name for name in FIELDS})
 
 DEFAULT, ARGUMENT = "default", "argument"
 NAME = "rbim.toml"
-MAX_FILE = 64 * 1024  # bytes of a file
-MAX_DOTS = 1000  # in a line: the time for a dotted key grows with the square of its parts
 MAX_WORD = 100  # characters of a word that is compared with known words
 OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 POSSIBLE_TOKEN = re.compile(r"'[^']{12,}'")
@@ -102,6 +99,12 @@ def _text(value: object) -> str:
 
 def _secret(value: object) -> Secret:
     return value if isinstance(value, Secret) else Secret(_text(value))
+
+
+def _user_agent(value: object) -> str:
+    if not (_text(value).isascii() and str(value).isprintable()):
+        raise ValueError("a text of printable ASCII is needed, such as 'shop/1.2'")
+    return str(value)
 
 
 def _path(value: object) -> Path:
@@ -139,6 +142,7 @@ KEYS: Mapping[str, Callable[[object], Any]] = MappingProxyType(
         "token_file": _path,
         "token_env": _variable,
         "user_name": _text,
+        "user_agent": _user_agent,
         "transport": _transport,
         "concurrency": _number(int),
         "rates": _rates,
@@ -329,7 +333,7 @@ class Config:
             given["base_url"] = self._needed("base_url")
         if not given.get("credentials") and not given.get("signer"):
             given["credentials"] = self.credentials()
-        for name in ("call_base_url", "user_name", "timeout", "deadline"):
+        for name in ("call_base_url", "user_name", "user_agent", "timeout", "deadline"):
             if name not in given and self[name] is not None:
                 given[name] = self[name]
         if given.get("limits") is None:
@@ -362,7 +366,7 @@ class Config:
             return value
         if setting.key == "token_env":
             if os.environ.get(value):
-                return secret_of(value)
+                return Secret(os.environ[value])
             raise InvalidRequest(f"the environment variable that {setting.source} names is not set", field="token_env")
         if not Path(value).exists():  # its name may be the token, by mistake
             raise InvalidRequest(f"the file that {setting.source} names does not exist", field=setting.source)
@@ -379,6 +383,7 @@ class ConfigOptions(TypedDict, total=False):
     token_file: str | os.PathLike[str] | None
     token_env: str | None
     user_name: str | None
+    user_agent: str | None
     transport: str | None
     concurrency: int | None
     rates: Sequence[str | Rate] | None
@@ -422,16 +427,15 @@ def load(
         known = ", ".join(map(_shown_profile, content.profiles)) or "no profiles"
         raise InvalidRequest(f"there is no profile {shown} in {where}: there are {known}", field="profile")
     values = _defaults() | {key: Setting(key, value, DEFAULT) for key, value in (defaults or {}).items()}
-    values |= content.shared | content.profiles.get(name or "", {})
-    values |= _from_environment()
+    values |= {**content.shared, **content.profiles.get(name or "", {}), **_from_environment()}
     for key, value in told.items():
         field, _, shown = key.partition(".")
         values |= _setting(key, value, ARGUMENT, f"{field}: {shown}".removesuffix(": "), field)
     config = Config(profile=name, place=place, profiles=tuple(content.profiles), values=MappingProxyType(values))
     token, several = config.values[TOKEN], config["callback_credentials_file"]
-    named = [path for path in (token.value if token.key == "token_file" else None, several) if path is not None]
-    exposed = [place.path] if place is not None and content.exposed else []
-    for path in dict.fromkeys([*exposed, *filter(_readable_by_others, named)]):
+    named = [place.path] if place is not None and content.has_token else []
+    named += [path for path in (token.value if token.key == "token_file" else None, several) if path is not None]
+    for path in filter(_readable_by_others, dict.fromkeys(named)):
         command = shlex.join(["chmod", "600", str(path)])
         line = one_line(str(path), 4096)  # it changes no terminal and forges no line of a log
         warn(f"{line}: other users can read this file, which contains a token. To fix it: {command}")
@@ -518,28 +522,29 @@ def _readable_by_others(path: Path) -> bool:
 # ------------------------------------------------------------------------------ the file
 
 
-@frozen(kw_only=True)
-class _ConfigFile:
-    """The content of a file: its default profile, and the settings of each profile, and of all of them.
-
-    ``exposed``: other users can read its token.
-    """
+class _ConfigFile(NamedTuple):
+    """The content of a file: its default profile, and the settings of each profile, and of all of them."""
 
     default: str | None = None
-    profiles: Mapping[str, dict[str, Setting]] = field(factory=dict[str, dict[str, Setting]])
-    shared: dict[str, Setting] = field(factory=dict[str, Setting])
-    exposed: bool = False
+    profiles: Mapping[str, dict[str, Setting]] = MappingProxyType({})
+    shared: Mapping[str, Setting] = MappingProxyType({})
+
+    @property
+    def has_token(self) -> bool:
+        """Whether a profile has a token itself, not a file or a variable with it."""
+        return any(TOKEN in settings and settings[TOKEN].key == TOKEN for settings in self.profiles.values())
 
 
 def _read_file(place: ConfigPlace) -> _ConfigFile:
     """Return the content of a file, with all its profiles checked. Raises InvalidRequest that names the place."""
     import tomllib
 
-    path, cause, exposed = place.path, "", False
+    path, cause = place.path, "" if place.exists else "there is no such file"  # or it is a device, which may have no end
     document: dict[str, Any] = {}
     try:
-        exposed, content = _content(place)
-        document = tomllib.loads(content.decode("utf-8-sig"))
+        if place.exists:
+            with path.open("rb") as stream:
+                document = tomllib.loads(stream.read().decode("utf-8-sig"))
     except OSError as error:
         cause = error.strerror or "it cannot be read"
     except UnicodeDecodeError:
@@ -560,26 +565,11 @@ def _read_file(place: ConfigPlace) -> _ConfigFile:
     _require_known(document, ("profile", "profiles", DIALECT), f"{path}: ", "config")
     shared = _settings(path, "", {name: table for name, table in document.items() if name == DIALECT})
     read = {name: _settings(path, f"profiles.{_shown_profile(name)}.", table) for name, table in profiles.items()}
-    exposed = exposed and any(TOKEN in table for table in profiles.values())
-    return _ConfigFile(default=default, profiles=read, shared=shared, exposed=exposed)
+    return _ConfigFile(default, read, shared)
 
 
 def _is_table(value: object) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict)
-
-
-def _content(place: ConfigPlace) -> tuple[bool, bytes]:
-    """Return whether other users can read a file, and its bytes. Raises OSError."""
-    if not place.exists:  # or it is a device, which may have no end
-        raise OSError(ENOENT, "there is no such file")
-    with place.path.open("rb") as stream:
-        exposed = os.name == "posix" and bool(os.fstat(stream.fileno()).st_mode & OTHERS_READ)
-        content = stream.read(MAX_FILE + 1)
-    if len(content) > MAX_FILE:
-        raise OSError(EFBIG, f"it is longer than {MAX_FILE} bytes")
-    if any(line.count(b".") > MAX_DOTS for line in content.splitlines()):
-        raise OSError(EFBIG, "a line has too many dots")
-    return exposed, content
 
 
 def _settings(path: Path, where: str, table: dict[str, Any]) -> dict[str, Setting]:

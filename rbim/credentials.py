@@ -24,8 +24,6 @@ __all__ = [
     "callback_credentials_from_env",
     "credentials_from_env",
     "credentials_in",
-    "needed",
-    "secret_of",
     "token_in",
 ]
 
@@ -35,7 +33,7 @@ OWN = ("RBIM_APP_ID", "RBIM_APP_TOKEN", FILE)
 SEVERAL = "RBIM_CALLBACK_CREDENTIALS_FILE"
 MAX_TOKEN_FILE = 4096  # bytes of a token's file
 MAX_LIST_FILE = 16 * 1024 * 1024  # bytes of a file with several tokens
-_NEEDED = 'a list such as [{"app_id": "...", "app_token": "..."}] is needed'
+_LIST = 'a list such as [{"app_id": "...", "app_token": "..."}] is needed'
 
 
 def credentials_from_env() -> Credentials:
@@ -44,7 +42,7 @@ def credentials_from_env() -> Credentials:
     They are ``RBIM_APP_ID`` and ``RBIM_APP_TOKEN``, or ``RBIM_APP_TOKEN_FILE`` with the path of a file that holds only the
     token. Raises InvalidRequest that names the missing or wrong variable.
     """
-    app_id, token = needed("RBIM_APP_ID"), _token()
+    app_id, token = _needed("RBIM_APP_ID"), _token()
     try:
         return Credentials(app_id=app_id, app_token=token)
     except InvalidRequest as error:
@@ -68,17 +66,11 @@ def callback_credentials_from_env() -> tuple[Credentials, ...]:
     return credentials_in(file, SEVERAL, first=own)
 
 
-def needed(name: str) -> str:
-    """Return an environment variable. Raises InvalidRequest that names it if it is not set."""
+def _needed(name: str) -> str:
     value = os.environ.get(name)
     if not value:
         raise InvalidRequest(f"the environment variable {name} is not set", field=name)
     return value
-
-
-def secret_of(name: str) -> Secret:
-    """Return the token in an environment variable. Raises InvalidRequest that names it if it is not set."""
-    return Secret(needed(name))
 
 
 def token_in(file: str | Path, named_by: str) -> Secret:
@@ -120,7 +112,7 @@ def _token() -> Secret:
     file = os.environ.get(FILE)
     if not os.environ.get("RBIM_APP_TOKEN") and file:
         return token_in(file, FILE)
-    return secret_of("RBIM_APP_TOKEN")
+    return Secret(_needed("RBIM_APP_TOKEN"))
 
 
 def _listed(file: str | Path) -> tuple[tuple[Credentials, ...] | None, str]:
@@ -129,13 +121,13 @@ def _listed(file: str | Path) -> tuple[tuple[Credentials, ...] | None, str]:
         with Path(file).open("rb") as stream:
             entries = json.loads(stream.read(MAX_LIST_FILE))
     except json.NotJson as error:
-        return None, f"{error}: {_NEEDED}"
+        return None, f"{error}: {_LIST}"
     except OSError as error:
         return None, str(error)
     except ValueError:  # a NUL character
         return None, "its name is not valid"
     if not isinstance(entries, list) or not entries:
-        return None, _NEEDED
+        return None, _LIST
     found: list[Credentials] = []
     for number, entry in enumerate(cast("Any", entries), start=1):
         try:

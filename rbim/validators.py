@@ -44,32 +44,21 @@ __all__ = [
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 
-def above_zero(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    """Validator: a number above 0; infinity is allowed."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
-        raise InvalidRequest(f"{attribute.name}: a number above 0 is needed, not {quoted(value)}", field=attribute.name)
+def _number(needed: str, fits: Callable[[float], bool]) -> Validator:
+    """Return a validator of numbers that fit; True and False are none."""
+
+    def validate(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not fits(value):
+            raise InvalidRequest(f"{attribute.name}: {needed}, not {quoted(value)}", field=attribute.name)
+
+    validate.__doc__ = f"Validator: {needed}."
+    return validate
 
 
-def seconds(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    """Validator: a number of seconds, at least 0; infinity is allowed."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
-        raise InvalidRequest(
-            f"{attribute.name}: use a number of seconds from 0 on, not {quoted(value)}", field=attribute.name
-        )
-
-
-def whole_number(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    """Validator: a whole number of at least 0."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidRequest(
-            f"{attribute.name}: a whole number from 0 on is needed, not {quoted(value)}", field=attribute.name
-        )
-
-
-def finite(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
-    """Validator: a finite number."""
-    if not isfinite(value):
-        raise InvalidRequest(f"{attribute.name}: a finite number is needed, not {quoted(value)}", field=attribute.name)
+above_zero = _number("a number above 0 is needed", lambda value: value > 0)  # infinity is allowed
+seconds = _number("use a number of seconds from 0 on", lambda value: value >= 0)  # infinity is allowed
+whole_number = _number("a whole number from 0 on is needed", lambda value: isinstance(value, int) and value >= 0)
+finite = _number("a finite number is needed", isfinite)
 
 
 def at_least_one(_: object, attribute: attrs.Attribute[Any], value: object) -> None:

@@ -134,6 +134,7 @@ WRONG = {
     "RBIM_APP_ID": ["a b", "\u00e9"],
     "RBIM_APP_TOKEN": ["a b", "\u00e9"],
     "RBIM_APP_TOKEN_FILE": ["/no/such/file"],
+    "RBIM_USER_AGENT": ["\u00e9", "a\nb"],
     "RBIM_TRANSPORT": ["htpx", "asyncio,httpx"],
     "RBIM_CONCURRENCY": ["0", "-1", "1.5", "many"],
     "RBIM_RATES": ["50", "50/s, 600", "fast"],

@@ -15,13 +15,13 @@ import attrs
 
 import rbim
 from _derive.markdown import code, inline, table, words_below
-from rbim import AsyncClient, Dialect, GroupType, InvalidRequest, Permission, Role, Success, Target
+from rbim import AsyncClient, Dialect, GroupType, InvalidRequest, Permission, Repeat, Role, Success, Target
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.operations import Operation, description_of, fields_of
-from rbim.operations.catalogue import BUILT_IN, entries as entries_of, repeating
+from rbim.operations.catalogue import BUILT_IN, entries as entries_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rbim import Request, Response
     from rbim.operations.catalogue import CatalogueEntry
@@ -142,6 +142,11 @@ def run_example(text: str) -> tuple[Request, Response, list[str]]:
     return anyio.run(_tried, text)
 
 
+def _repeating(rule: Repeat | Callable[[Any], Repeat]) -> str:
+    """Return how an operation may be repeated; if a function of the value decides, its docstring."""
+    return str(rule) if isinstance(rule, Repeat) else rule.__doc__ or ""
+
+
 def operations_page() -> str:
     """Return the page."""
     entries = [entry for name in BUILT_IN for entry in entries_of(name)]
@@ -150,7 +155,7 @@ def operations_page() -> str:
             f"[`{entry.namespace}.{entry.method}`](#{_anchor(entry)})",
             code(entry.operation.spec.name),
             code(entry.operation.spec.answer.__name__),
-            repeating(entry.operation),
+            _repeating(entry.operation.spec.repeat),
         )
         for entry in entries
     )

@@ -21,12 +21,7 @@ def late_anyio() -> Any:  # the module; an import statement in each call would c
 
 def late_sleep() -> Any:  # asyncio.sleep or anyio.sleep
     """Return the function that waits on the running event loop: asyncio's own while nothing has imported trio."""
-    return late_anyio().sleep if "trio" in sys.modules else _late_asyncio().sleep
-
-
-@cache
-def _late_asyncio() -> Any:  # the module
-    return import_module("asyncio")
+    return (late_anyio() if "trio" in sys.modules else import_module("asyncio")).sleep
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -15,7 +15,7 @@ from rbim.cli.printable import printable, visible
 from rbim.dialect import Dialect
 
 if TYPE_CHECKING:
-    from rbim.config import Config, Setting
+    from rbim.config import Setting
 
 __all__ = ["config", "path", "show"]
 
@@ -36,6 +36,8 @@ def show(*, as_json: OneObject = False) -> int:
     """Show each setting and its source; tokens are masked. Missing settings are listed; they are not an error."""
     from rbim.cli.context import configuration
     from rbim.cli.json_output import show_json
+    from rbim.cli.output import print_rows
+    from rbim.config import DIALECT_KEYS
 
     found = configuration()
     if as_json:
@@ -45,14 +47,6 @@ def show(*, as_json: OneObject = False) -> int:
         }
         show_json({"profile": found.profile, "values": settings, "missing": list(found.missing)})
         return Exit.DONE
-    _show(found)
-    return Exit.DONE
-
-
-def _show(found: Config) -> None:
-    from rbim.cli.output import print_rows
-    from rbim.config import DIALECT_KEYS
-
     sys.stdout.write(f"profile: {printable(found.profile or 'none')}\n")
     parts: tuple[list[dict[str, str]], ...] = ([], [])
     for key, setting in found.values.items():
@@ -64,6 +58,7 @@ def _show(found: Config) -> None:
         print_rows(rows, whole=("key",))
     for missing in found.missing:
         print_error(f"missing: {missing}")
+    return Exit.DONE
 
 
 @config.command(sort_key=1)

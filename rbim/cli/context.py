@@ -6,8 +6,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rbim.cli.errors import print_note
-from rbim.cli.extras import MissingExtra
+from rbim.cli.errors import MissingExtra, print_note
 from rbim.cli.global_flags import current_flags
 from rbim.errors import InvalidRequest
 
@@ -44,7 +43,6 @@ HOW_TO_CONFIGURE_CALLBACKS = (
 NEEDED = {"RBIM_BASE_URL", "RBIM_APP_ID", "RBIM_APP_TOKEN"}  # variables without which, or a profile, there is no client
 
 DIALECT = "dialect"
-SDK = "opentelemetry.sdk"
 
 
 def configuration(warn: Callable[[str], object] | None = None) -> Config:
@@ -60,7 +58,7 @@ def configuration(warn: Callable[[str], object] | None = None) -> Config:
             return load(
                 flags.profile,
                 flags.config,
-                warn=_warn if warn is None else warn,
+                warn=warn or (lambda text: print_note(f"warning: {text}")),
                 dialect=pairs_of(",".join(flags.dialect), DIALECT, FIELDS) if flags.dialect else None,
                 defaults={"transport": "auto"},
                 base_url=flags.base_url,
@@ -116,10 +114,6 @@ def callback_credentials(config: Config) -> tuple[Credentials, ...]:
         return config.callback_credentials()
 
 
-def _warn(text: str) -> None:
-    print_note(f"warning: {text}")
-
-
 @contextmanager
 def _adding_hint(how: str = HOW_TO_CONFIGURE) -> Generator[None]:
     """Add a note on how to configure to an InvalidRequest that has no note yet; ``how``: if a needed variable is not set."""
@@ -149,7 +143,7 @@ def _hint(error: InvalidRequest, how: str) -> str:
 
 def telemetry() -> OtelObserver | None:
     """Return an observer for the global providers, or None if no SDK is in this process: then nothing would be recorded."""
-    if SDK not in sys.modules:
+    if "opentelemetry.sdk" not in sys.modules:
         return None
     from rbim.otel.observer import OtelObserver
 

@@ -16,9 +16,8 @@ from cyclopts import Parameter
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rbim.cli.context import configuration
-from rbim.cli.errors import print_error
+from rbim.cli.errors import print_error, require
 from rbim.cli.exit_codes import Exit
-from rbim.cli.extras import require
 from rbim.cli.flag_types import Json  # noqa: TC001  # cyclopts reads it
 from rbim.cli.folding import fold_for
 from rbim.cli.json_output import show_json

@@ -17,9 +17,8 @@ from cyclopts.validators import Number
 
 from rbim import __version__
 from rbim.cli.context import HOW_TO_CONFIGURE, configuration, make_client
-from rbim.cli.errors import CREDENTIALS
+from rbim.cli.errors import CREDENTIALS, MissingExtra
 from rbim.cli.exit_codes import Exit
-from rbim.cli.extras import MissingExtra
 from rbim.cli.flag_types import Json  # noqa: TC001  # cyclopts reads it
 from rbim.cli.folding import fold, terminal_columns
 from rbim.cli.json_output import show_json

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from rbim._support import json as rbim_json
 from rbim._support.private_files import replace_private
 from rbim.choices import spelled
-from rbim.cli.errors import print_error, print_note, report_error
+from rbim.cli.errors import print_error, print_note, report_error, require
 from rbim.cli.exit_codes import Exit
-from rbim.cli.extras import require
 from rbim.cli.flag_types import Flag, Port, Repeated  # noqa: TC001  # cyclopts reads it
 from rbim.errors import InvalidRequest
 

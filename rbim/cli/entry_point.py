@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rbim import __version__
 from rbim._support.text import missing_extra
-from rbim.cli.errors import discard_output, print_error, report_bug, report_error, report_os_error
+from rbim.cli.errors import MissingExtra, discard_output, print_error, report_bug, report_error, report_os_error
 from rbim.cli.exit_codes import JOB_EXITS, Exit
-from rbim.cli.extras import MissingExtra
 from rbim.cli.global_flags import GLOBAL_FLAGS_HELP, JSON, GlobalFlags, WrongFlag, split_global_flags, using_flags
 from rbim.cli.json_output import recording_json
 from rbim.errors import RbimError

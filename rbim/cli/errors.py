@@ -1,13 +1,15 @@
-"""Error messages of the command line on standard error, and their exit codes."""
+"""Error messages of the command line on standard error, their exit codes, and the check for an extra."""
 
 from __future__ import annotations
 
 import errno
 import os
 import sys
+from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from rbim._support.text import missing_extra
 from rbim.cli.exit_codes import Exit
 from rbim.cli.folding import fold_for
 from rbim.cli.global_flags import current_flags
@@ -18,7 +20,17 @@ from rbim.errors import AuthenticationError, IntermediaryError, InvalidRequest, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["HINTS", "discard_output", "print_error", "print_note", "report_bug", "report_error", "report_os_error"]
+__all__ = [
+    "HINTS",
+    "MissingExtra",
+    "discard_output",
+    "print_error",
+    "print_note",
+    "report_bug",
+    "report_error",
+    "report_os_error",
+    "require",
+]
 
 
 DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -134,3 +146,18 @@ def discard_output() -> Exit:
     """Discard everything still to be written to standard output; return the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return Exit.READER_LEFT
+
+
+class MissingExtra(Exception):
+    """A package that a command needs is not installed; the message names the pip command."""
+
+
+def require(extras: str, *modules: str) -> None:
+    """Raise MissingExtra if a module cannot be imported; ``extras`` are the names for ``pip install "rbim[extras]"``."""
+    for module in modules:
+        try:
+            import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise
+            raise MissingExtra(missing_extra("this command", module, extras)) from None

@@ -1,13 +1,14 @@
-"""The types of flags and arguments that several commands have."""
+"""The types of flags and arguments that several commands have, and one value of a flag that takes several."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, TypeAlias
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-__all__ = ["FileName", "Flag", "Json", "Port", "Repeated"]
+__all__ = ["FileName", "Flag", "Json", "Port", "Repeated", "one_value"]
 
 FILE_NAME = object()  # marks an annotation: completion offers the names of files
 
@@ -18,3 +19,18 @@ Flag: TypeAlias = Annotated[bool, Parameter(negative=(), show_default=False)]
 Json: TypeAlias = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
 Port: TypeAlias = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 Repeated: TypeAlias = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
+
+_SEPARATORS = re.compile("[,;\uff0c\uff1b\u3001]")  # also full-width ones
+
+
+def one_value(text: str, otherwise: str = "") -> str:
+    """Return one of the values of a flag. Raises ValueError with the right form if commas join several in it.
+
+    ``otherwise`` is the way to give a value that does contain a comma.
+    """
+    parts = [part.strip() for part in _SEPARATORS.split(text)]
+    if len(parts) == 1:
+        return text
+    found, right = _SEPARATORS.findall(text)[0], " ".join(part for part in parts if part)
+    message = f"{text!r} contains {found!r}: separate values with spaces{': ' if right else ''}{right}"
+    raise ValueError(f"{message} (one value that contains {found!r}: use {otherwise})" if otherwise else message)

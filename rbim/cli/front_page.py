@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import textwrap
 
 from rbim.cli.exit_codes import Exit
+from rbim.cli.folding import terminal_columns
 from rbim.cli.global_flags import FLAGS, SWITCHES
 from rbim.operations.catalogue import namespaces, summary_of
 
@@ -88,10 +88,8 @@ def front_page() -> str:
 
 def terminal_width() -> int:
     """Return the width of the terminal, between NARROWEST and WIDEST; USUAL without one."""
-    try:
-        return max(NARROWEST, min(os.get_terminal_size(sys.stdout.fileno()).columns, WIDEST))
-    except (OSError, ValueError):  # not a terminal, or not a file
-        return USUAL
+    columns = terminal_columns(sys.stdout)
+    return USUAL if columns is None else max(NARROWEST, min(columns, WIDEST))
 
 
 def _beside(name: str, lines: list[str], room: int) -> list[str]:

@@ -1,7 +1,8 @@
-"""The flags that every command takes, before or after its name: profile, address, dialect, amount of output."""
+"""The flags that every command takes, before or after its name, and commands of rbim as texts for a shell."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from contextlib import contextmanager, nullcontext
@@ -21,8 +22,11 @@ __all__ = [
     "SWITCHES",
     "GlobalFlags",
     "WrongFlag",
+    "command_line",
     "current_flags",
     "given_flags",
+    "quoted_words",
+    "same_with",
     "split_global_flags",
     "using_flags",
     "with_flag",
@@ -139,6 +143,26 @@ def with_flag(words: Sequence[str], flag: str, value: str) -> list[str]:
             kept.append(word)
         before = word
     return [*kept, flag, value, *words[end:]]
+
+
+def command_line(*words: object) -> str:
+    """Return a command of rbim, quoted for a shell."""
+    return quoted_words("rbim", *map(str, words))
+
+
+def same_with(flag: str) -> str:
+    """Return the running command with one more flag."""
+    words = current_flags().words
+    end = words.index(END) if END in words else len(words)
+    return command_line(*words[:end], flag, *words[end:])
+
+
+def quoted_words(*words: str) -> str:
+    """Return words quoted for a shell."""
+    import shlex
+    import subprocess
+
+    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
 
 
 def split_global_flags(tokens: Sequence[str]) -> tuple[GlobalFlags, list[str]]:

@@ -14,23 +14,21 @@ from datetime import date, datetime, time
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_origin
 
 import attrs
 from cyclopts import App, CycloptsError, Parameter, Token
 
 from rbim._support import json as wire_json
 from rbim._support.json_values import json_values
-from rbim.cli.command_lines import same_with
 from rbim.cli.confirm import HELP as YES_HELP, confirmed
 from rbim.cli.context import make_client
 from rbim.cli.errors import HINTS, print_error, report_error
 from rbim.cli.exit_codes import Exit
-from rbim.cli.flag_types import Json  # noqa: TC001  # cyclopts reads it
-from rbim.cli.lists import one_value
+from rbim.cli.flag_types import Json, one_value  # cyclopts reads it
+from rbim.cli.global_flags import same_with
 from rbim.errors import RbimError
-from rbim.operations.base import Repeat, description_of, fields_of
+from rbim.operations.base import Repeat, description_of, fields_of, is_optional, options_of
 from rbim.operations.call_tasks import CallPolicy, NoCallPolicy, default_no_call_policies
 from rbim.operations.catalogue import entries, namespace, summary_of
 
@@ -50,22 +48,17 @@ JSON_HELP = "Print the answer as one JSON object."
 
 
 def add_operations(app: App, words: Sequence[str] = ()) -> None:
-    """Add the commands of the operations that ``words``, the beginning of a command line, name; default: of all.
-
-    If they name one and ask for no help, it has none: to make it takes time.
-    """
+    """Add the commands of the operations that ``words``, the beginning of a command line, name; default: of all."""
     name, method, *_ = *words, "", ""
     found = list(enumerate(entries(name) if namespace(name) is not None else entries()))
     one = [(place, each) for place, each in found if each.namespace == name and each.method.replace("_", "-") == method]
-    helped = not one or not {"--help", "-h"}.isdisjoint(words)
     for place, entry in one or found:
         kind = namespace(entry.namespace)
         if kind is not None and entry.namespace not in app:
-            app.command(App(name=entry.namespace, help=summary_of(kind) if helped else ""))
+            app.command(App(name=entry.namespace, help=summary_of(kind)))
         fill = partial(_fill, entry.operation, our_flag("file", entry.operation))
-        about = help_of(entry.operation) if helped else ""
-        command = _command(entry, helped=helped)
-        app[entry.namespace].command(command, name=entry.method.replace("_", "-"), help=about, config=fill, sort_key=place)
+        name, about = entry.method.replace("_", "-"), help_of(entry.operation)
+        app[entry.namespace].command(_command(entry), name=name, help=about, config=fill, sort_key=place)
 
 
 def our_flag(name: str, kind: type[Operation[Any]]) -> str:
@@ -74,11 +67,11 @@ def our_flag(name: str, kind: type[Operation[Any]]) -> str:
     return f"--rbim-{name}" if f"--{name}" in taken else f"--{name}"
 
 
-def _command(entry: CatalogueEntry, *, helped: bool) -> Callable[..., int]:
+def _command(entry: CatalogueEntry) -> Callable[..., int]:
     """Return the function of an operation's command: its parameters are the fields, and the common flags."""
     kind = entry.operation
     flags = {name: our_flag(name, kind) for name in ("file", "json", "yes")}
-    fields = flags_of(kind, helped=helped)
+    fields = flags_of(kind)
     bare = all(field.kind is inspect.Parameter.KEYWORD_ONLY for field in fields)
     file = inspect.Parameter(
         FILE,
@@ -174,6 +167,8 @@ def _fill(kind: type[Operation[Any]], flag: str, _: App, __: tuple[str, ...], ar
     named = by_flag[flag].tokens
     if not named:
         return
+    from rbim.config import nearest
+
     path = Path(named[-1].value)
     document = _read(path)
     fields = {a.name.strip("_"): a for a in fields_of(kind) if a.init}
@@ -181,7 +176,7 @@ def _fill(kind: type[Operation[Any]], flag: str, _: App, __: tuple[str, ...], ar
     for key, value in document.items():
         field = key.replace("-", "_")
         if field not in fields:
-            raise CycloptsError(msg=f"{path}: {_unknown(key, list(fields))}")
+            raise CycloptsError(msg=f"{path}: unknown key {key}; {nearest(field, fields)}")
         if field in given:
             raise CycloptsError(msg=f"{path}: {given[field]} and {key} are the same field: keep one")
         given[field] = key
@@ -205,14 +200,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise CycloptsError(msg=f"{path}: not TOML: {error}") from None
 
 
-def _unknown(key: str, known: list[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(key.replace("-", "_"), known, n=1)
-    suggestion = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(known)}"
-    return f"unknown key {key}: {suggestion}"
-
-
 def _assign(argument: Argument, value: object, where: str, empty: str | None) -> None:
     """Assign the value as the words of a command line, which the reader of the flag converts; ``empty`` means no value."""
     several = isinstance(value, list) and argument.parameter.consume_multiple
@@ -234,7 +221,6 @@ def _word(value: object) -> str:
 
 Reader = Callable[[str], Any]
 
-NOTHING_TYPE = type(None)
 COMMAND_LINE = "cli"  # the source of tokens that do not come from a file
 KEEP = "keep"  # the word for None if the default is not None
 FIRST = "group_id"  # the positional field, if it is required
@@ -257,7 +243,7 @@ class _AsRead:
         return {"type": "any"}
 
 
-def flags_of(kind: type[Operation[Any]], *, helped: bool = True) -> list[inspect.Parameter]:
+def flags_of(kind: type[Operation[Any]]) -> list[inspect.Parameter]:
     """Return a parameter, annotated for cyclopts, for each field of the operation.
 
     The positional field comes first, then required fields; fields of a base class come last. cyclopts reads switches, our
@@ -275,7 +261,7 @@ def flags_of(kind: type[Operation[Any]], *, helped: bool = True) -> list[inspect
             conversion = {"converter": _read_single(_reader(attribute.type), keep=keep)}
         flag = Parameter(
             name=_flag_of(attribute),
-            help=_help(attribute, kind) if helped else None,
+            help=_help(attribute, kind),
             negative=None if annotation is bool else (),
             show_default=_name if shown is not None else False,
             **conversion,
@@ -305,8 +291,8 @@ def _empty_word(attribute: attrs.Attribute[Any]) -> str | None:
 
 def _annotation(attribute: attrs.Attribute[Any]) -> tuple[Any, Any, bool]:
     """Return the type for cyclopts, the default for the help, and whether ``keep`` is a choice."""
-    options, default = _options(attribute.type), attribute.default
-    keep = NOTHING_TYPE in get_args(attribute.type) and default is not None
+    options, default = options_of(attribute.type), attribute.default
+    keep = is_optional(attribute.type) and default is not None
     if options == (bool,) and not keep:
         return bool, None if default is attrs.NOTHING else default, keep
     one = _several(attribute.type)
@@ -319,15 +305,9 @@ def _annotation(attribute: attrs.Attribute[Any]) -> tuple[Any, Any, bool]:
     return (single if one is None else cast("Any", list)[single]), shown, keep
 
 
-def _options(kind: Any) -> tuple[Any, ...]:  # type expressions
-    """Return the types that a field takes, but None."""
-    arms = get_args(kind) if isinstance(kind, UnionType) or get_origin(kind) is Union else (kind,)
-    return tuple(arm for arm in arms if arm is not NOTHING_TYPE)
-
-
 def _several(kind: Any) -> Any:  # type expressions
     """Return the type of the entries if the field is a collection, else None."""
-    for option in _options(kind):
+    for option in options_of(kind):
         origin, arguments = get_origin(option), [each for each in get_args(option) if each is not ...]
         if isinstance(origin, type) and issubclass(origin, (Sequence, frozenset, set)) and len(arguments) == 1:
             return arguments[0]
@@ -360,7 +340,7 @@ def _read_single(read: Reader, *, keep: bool) -> Callable[[Any, Sequence[Token]]
 def _read_several(kind: Any) -> Callable[[Any, Sequence[Token]], Any]:  # a type expression
     one = _several(kind)
     read, words = _reader(one), WORDS.get(one, {})
-    collect = next((get_origin(o) for o in _options(kind) if get_origin(o) in COLLECTIONS), tuple)
+    collect = next((get_origin(o) for o in options_of(kind) if get_origin(o) in COLLECTIONS), tuple)
 
     def convert(_: Any, tokens: Sequence[Token]) -> Any:
         found: list[Any] = []
@@ -376,7 +356,7 @@ def _read_several(kind: Any) -> Callable[[Any, Sequence[Token]], Any]:  # a type
 def _reader(kind: Any) -> Reader:  # a type expression
     """Return a reader that tries those of all types that a field takes."""
     readers: list[Reader] = []
-    for option in _options(kind):
+    for option in options_of(kind):
         named = _named(option)
         readers.append(_policy if option is NoCallPolicy else _choosing(named) if named else READERS.get(option, _json))
 
@@ -458,7 +438,7 @@ def help_of(kind: type[Any]) -> str:
 
 def _spelled(text: str, kind: type[Any]) -> str:
     fields = {attribute.name for attribute in fields_of(kind)}
-    members = {choice.upper() for a in fields_of(kind) for choice in _choices(_options(a.type))}
+    members = {choice.upper() for a in fields_of(kind) for choice in _choices(options_of(a.type))}
 
     def spell(match: re.Match[str]) -> str:
         word = match[1]

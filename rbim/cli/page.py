@@ -14,11 +14,10 @@ from cyclopts import Parameter
 from rbim.bulk.journal.facts import job_facts
 from rbim.cli.callback.inboxes import with_archive
 from rbim.cli.callback.signals import stopped_by_signals
-from rbim.cli.command_lines import command_line
-from rbim.cli.errors import print_note
+from rbim.cli.errors import print_note, require
 from rbim.cli.exit_codes import Exit
-from rbim.cli.extras import require
 from rbim.cli.flag_types import FileName, Port  # noqa: TC001  # cyclopts reads it
+from rbim.cli.global_flags import command_line
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:

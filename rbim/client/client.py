@@ -315,10 +315,10 @@ class AsyncClient(View):
         """Return a client configured from environment variables.
 
         ``RBIM_BASE_URL``, ``RBIM_APP_ID`` and ``RBIM_APP_TOKEN`` (or ``RBIM_APP_TOKEN_FILE``, a file that holds only the
-        token) are required. ``RBIM_CALL_BASE_URL``, ``RBIM_USER_NAME``, ``RBIM_TRANSPORT``, ``RBIM_CONCURRENCY``,
-        ``RBIM_RATES`` (``50/s,600/min``), ``RBIM_TIMEOUT``, ``RBIM_DEADLINE`` and ``RBIM_DIALECT``
-        (``zone=+08:00,invite_limit=5``) are optional. ``options`` are constructor arguments; they take precedence.
-        ``limits`` replaces concurrency and rates. Raises InvalidRequest that names the missing or
+        token) are required. ``RBIM_CALL_BASE_URL``, ``RBIM_USER_NAME``, ``RBIM_USER_AGENT``,
+        ``RBIM_TRANSPORT``, ``RBIM_CONCURRENCY``, ``RBIM_RATES`` (``50/s,600/min``), ``RBIM_TIMEOUT``, ``RBIM_DEADLINE`` and
+        ``RBIM_DIALECT`` (``zone=+08:00,invite_limit=5``) are optional. ``options`` are constructor arguments; they take
+        precedence. ``limits`` replaces concurrency and rates. Raises InvalidRequest that names the missing or
         wrong variable, and ModuleNotFoundError with the pip command if the transport needs an extra.
         """
         from rbim.config import environment

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, TypeVar, cast, get_args
+from types import UnionType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin
 
 import attrs
 from attrs import frozen
@@ -35,7 +36,9 @@ __all__ = [
     "described",
     "description_of",
     "fields_of",
+    "is_optional",
     "operation",
+    "options_of",
     "wire",
     "wire_name",
     "wire_names",
@@ -223,23 +226,19 @@ def operation(
     """
 
     def declare(cls: C) -> C:
-        templates = paths or (cls.endpoint.path,)
+        kind: type[Any] = cls
+        fields = attrs.fields(kind) if attrs.has(kind) else ()
         cls.spec = Spec(
             name=name,
-            paths=tuple(path.replace("{name}", name) for path in templates),
+            paths=tuple(path.replace("{name}", name) for path in paths or (cls.endpoint.path,)),
             answer=_answer_of(cls),
             repeat=repeat,
             destroys=destroys,
-            limits=_limits(cls),
+            limits=tuple((each.name, most) for each in fields if (most := longest(each.validator)) is not None),
         )
         return cls
 
     return declare
-
-
-def _limits(cls: type[Any]) -> tuple[tuple[str, int], ...]:
-    declared = attrs.fields(cls) if attrs.has(cls) else ()
-    return tuple((each.name, most) for each in declared if (most := longest(each.validator)) is not None)
 
 
 def _answer_of(cls: type[Any]) -> type[Any]:
@@ -272,6 +271,20 @@ def camel(name: str) -> str:
 def fields_of(kind: type[Any]) -> tuple[attrs.Attribute[Any], ...]:
     """Return the attrs fields of an operation or an answer, with resolved types."""
     return cast("tuple[attrs.Attribute[Any], ...]", attrs.fields(attrs.resolve_types(kind)))
+
+
+def options_of(kind: Any) -> tuple[Any, ...]:  # type expressions
+    """Return the types that a field takes, but None."""
+    return tuple(each for each in _alternatives(kind) if each is not type(None))
+
+
+def is_optional(kind: Any) -> bool:  # a type expression
+    """Return whether a field may be None."""
+    return type(None) in _alternatives(kind)
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:  # type expressions
+    return get_args(kind) if get_origin(kind) in {UnionType, Union} else (kind,)
 
 
 def wire_name(attribute: attrs.Attribute[Any], *, in_camel: bool) -> str:

@@ -12,7 +12,6 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rbim.operations.base import Repeat
 from rbim.operations.namespace import Namespace
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from rbim.operations.base import Operation
 
-__all__ = ["CatalogueEntry", "entries", "find", "namespace", "namespaces", "repeating", "summary_of"]
+__all__ = ["CatalogueEntry", "entries", "find", "namespace", "namespaces", "summary_of"]
 
 
 BUILT_IN = {"groups": ("rbim.operations.groups", "Groups"), "calls": ("rbim.operations.call_tasks", "Calls")}
@@ -69,12 +68,6 @@ def entries(name: str | None = None) -> Iterator[CatalogueEntry]:
     for each, kind in found.items():
         for method, declared in () if kind is None else kind.methods():
             yield CatalogueEntry(namespace=each, method=method, operation=declared.operation)
-
-
-def repeating(kind: type[Operation[Any]]) -> str:
-    """Return how an operation may be repeated, as text; if a function of the value decides, return its docstring."""
-    rule = kind.spec.repeat
-    return str(rule) if isinstance(rule, Repeat) else (rule.__doc__ or "depends on the values")
 
 
 def find(path: str) -> type[Operation[Any]] | None:

@@ -10,8 +10,7 @@ from datetime import date, datetime, time, tzinfo
 from enum import Enum, StrEnum
 from functools import cached_property, partial
 from operator import attrgetter
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
 from weakref import WeakValueDictionary
 
 import attrs
@@ -20,7 +19,17 @@ from cattrs.fns import identity
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from rbim.dialect import MembersShape
-from rbim.operations.base import Answer, Operation, Wire, fields_of, wire_name, wire_names, wire_of
+from rbim.operations.base import (
+    Answer,
+    Operation,
+    Wire,
+    fields_of,
+    is_optional,
+    options_of,
+    wire_name,
+    wire_names,
+    wire_of,
+)
 from rbim.wire.quirks import (
     Hook,
     read_choice,
@@ -55,7 +64,6 @@ __all__ = [
 ]
 
 EXTRA = "rbim:extra"  # the key under which unknown fields reach `extra` (without a NUL, which cattrs < 26.2 breaks)
-NONE_TYPE = type(None)
 
 
 class Converters:
@@ -174,24 +182,6 @@ def _required(attribute: attrs.Attribute[Any]) -> bool:
     return attribute.default is attrs.NOTHING
 
 
-def _alternatives(kind: Any) -> tuple[Any, ...]:  # a type expression
-    return get_args(kind) if get_origin(kind) in {UnionType, Union} else (kind,)
-
-
-def _options(kind: Any) -> tuple[Any, ...]:  # a type expression
-    """Return the alternatives of a type without None."""
-    return tuple(each for each in _alternatives(kind) if each is not NONE_TYPE)
-
-
-def _optional(kind: Any) -> bool:  # a type expression
-    return NONE_TYPE in _alternatives(kind)
-
-
-def _overrides(overrides: dict[str, Any]) -> Any:
-    """Return the keyword arguments untyped: cattrs takes fields and options as keywords of one call."""
-    return overrides
-
-
 # ---------------------------------------------------------------- answers, read
 
 
@@ -207,7 +197,7 @@ def read_answer(converter: Converter, zone: tzinfo, kind: type[Any]) -> Hook:
         kind,
         converter,
         _cattrs_detailed_validation=converter.detailed_validation,
-        **_overrides(hooks | local),
+        **cast("Any", hooks | local),  # cattrs takes fields and options as keywords of one call
     )
     lists = [_entry_shape(a) for a in attributes if _row_kind(a.type) and _declared_reader(wire_of(a)) is None]
     spellings = frozenset(each.casefold() for shape in lists for each in shape.wrappers)
@@ -297,7 +287,7 @@ def _one_row(attribute: attrs.Attribute[Any]) -> Callable[[dict[str, Any]], dict
 
 def _reader(attribute: attrs.Attribute[Any], converter: Converter, zone: tzinfo) -> Hook | None:
     """Return the hook that reads a field of an answer, by its type; None: cattrs or a user's hook reads it."""
-    kind, options = attribute.type, _options(attribute.type)
+    kind, options = attribute.type, options_of(attribute.type)
     first = options[0]
     row = _row_kind(kind)
     if attribute.name == "extra":
@@ -313,9 +303,9 @@ def _reader(attribute: attrs.Attribute[Any], converter: Converter, zone: tzinfo)
         return lambda value, _: read_members(value, _) if value else ()
     if options == (str,):
         return lambda value, _: read_text(value, _) or None
-    if options == (int,) and _optional(kind):
+    if options == (int,) and is_optional(kind):
         return read_count
-    if options == (datetime,) and _optional(kind):
+    if options == (datetime,) and is_optional(kind):
         return lambda value, _: read_date(value, zone)
     if isinstance(first, type) and issubclass(first, Enum) and str in options:
         members = {str(member.value): member for member in first}
@@ -377,9 +367,9 @@ def write_operation(converter: Converter, members: MembersShape, kind: type[Any]
         for a in attributes
     }
     in_header = {a.name: override(omit=True) for a in fields_of(kind) if a not in attributes}
-    write = make_dict_unstructure_fn(kind, converter, **_overrides(in_body | in_header))
+    write = make_dict_unstructure_fn(kind, converter, **cast("Any", in_body | in_header))
     # A field that may be None without None as its default (ModifyGroup.permission) is omitted too.
-    bare = [names[a.name] for a in attributes if _optional(a.type) and a.default is not None]
+    bare = [names[a.name] for a in attributes if is_optional(a.type) and a.default is not None]
 
     def unstructure(op: Any) -> dict[str, Any]:  # any operation
         document = write(op)
@@ -399,7 +389,7 @@ def _declared_writer(special: Wire) -> Callable[[Any], Any] | None:
 
 
 def _writer(attribute: attrs.Attribute[Any], members: MembersShape) -> Callable[[Any], Any] | None:
-    kind, options = attribute.type, _options(attribute.type)
+    kind, options = attribute.type, options_of(attribute.type)
     declared = _declared_writer(wire_of(attribute))
     if declared is not None:
         return declared
@@ -408,7 +398,7 @@ def _writer(attribute: attrs.Attribute[Any], members: MembersShape) -> Callable[
     if len(options) == 1 and isinstance(options[0], type):
         if issubclass(options[0], Enum):
             value_of = attrgetter("value")
-            return (lambda value: None if value is None else value.value) if _optional(kind) else value_of
+            return (lambda value: None if value is None else value.value) if is_optional(kind) else value_of
         if options[0] in (str, int):
             return identity
     return None
@@ -427,11 +417,11 @@ def read_operation(converter: Converter, kind: type[Any]) -> Hook:
         kind,
         converter,
         _cattrs_detailed_validation=converter.detailed_validation,
-        **_overrides(in_body | in_header),
+        **cast("Any", in_body | in_header),
     )
-    bare = [names[a.name] for a in body if _required(a) and _optional(a.type)]
+    bare = [names[a.name] for a in body if _required(a) and is_optional(a.type)]
     defaulted = {names[a.name] for a in body if not _required(a)} | set(bare)
-    texts = {names[a.name] for a in body if _options(a.type) == (str,)} - {names.get("user_name")}
+    texts = {names[a.name] for a in body if options_of(a.type) == (str,)} - {names.get("user_name")}
 
     def structure(document: Any, _: Any) -> Any:  # JSON in, operation out
         if not isinstance(document, dict):
@@ -459,7 +449,7 @@ def _declared_reader(special: Wire) -> Hook | None:
 
 
 def _request_reader(attribute: attrs.Attribute[Any]) -> Hook | None:
-    kind, options = attribute.type, _options(attribute.type)
+    kind, options = attribute.type, options_of(attribute.type)
     declared = _declared_reader(wire_of(attribute))
     if declared is not None:
         return declared
@@ -467,7 +457,7 @@ def _request_reader(attribute: attrs.Attribute[Any]) -> Hook | None:
         return read_members
     if options == (str,):
         return read_text
-    if options == (int,) and not _optional(kind):
+    if options == (int,) and not is_optional(kind):
         return read_number
     if len(options) == 1 and isinstance(options[0], type) and issubclass(options[0], Enum):
         choices = options[0]

@@ -107,6 +107,13 @@ def test_choices_are_named_or_as_on_the_wire(platform, cli):
         assert platform.state.groups[json.loads(out)["group_id"]].type is GroupType.PAID_300
 
 
+def test_a_command_reads_its_flags_although_a_module_has_imported_pydantic(cli, group):
+    """Where pydantic is imported, cyclopts gives it every value; it would refuse a member of an enum for its name."""
+    pytest.importorskip("pydantic")
+    assert cli("groups", "modify", group, "--name", "y", "--permission", "verified")[0] == Exit.DONE
+    assert cli("groups", "modify", group, "--name", "y", "--permission", "keep")[0] == Exit.DONE
+
+
 def test_a_call_task_is_made_with_its_policies(platform, cli):
     weekend = NoCallPolicy.weekdays("weekend", [Weekday.SATURDAY])
     for more, policies in [

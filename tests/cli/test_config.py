@@ -297,6 +297,7 @@ def test_config_show_says_what_is_known_and_where_from(profile, cli, monkeypatch
         "app_id": [APP, f"{here}.app_id"],
         "app_token": ["***", f"the file {file.parent}/token, named by {here}.token_file"],
         "user_name": ["boss", f"{here}.user_name"],
+        "user_agent": ["-", "-"],
         "transport": ["asyncio", "flag --transport"],
         "concurrency": ["100", "default"],
         "rates": ["50/s, 600/min", f"{here}.rates"],
@@ -393,12 +394,6 @@ def test_a_transport_whose_extra_is_missing_is_one_line(profile, cli, monkeypatc
     assert (code, out) == (Exit.USAGE, "")
     assert len(err.splitlines()) == 1
     assert "rbim[httpx2]" in err
-
-
-# ------------------------------------------------------------------------------ help, at once
-
-
-# ------------------------------------------------------------------------------ pydantic
 
 
 @pytest.mark.parametrize(

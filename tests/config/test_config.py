@@ -27,6 +27,7 @@ TEXTS = {  # what a key may be
     "app_id": "app-%s",
     "app_token": f"{TOKEN}-%s",
     "user_name": "boss-%s",
+    "user_agent": "shop/%s",
     "group_column": "g-%s",
     "account_column": "a-%s",
     "user_name_column": "u-%s",
@@ -40,6 +41,7 @@ VARIABLES = {
     "app_id": "RBIM_APP_ID",
     "app_token": "RBIM_APP_TOKEN",
     "user_name": "RBIM_USER_NAME",
+    "user_agent": "RBIM_USER_AGENT",
     "transport": "RBIM_TRANSPORT",
     "concurrency": "RBIM_CONCURRENCY",
     "rates": "RBIM_RATES",
@@ -464,6 +466,7 @@ call_base_url = "https://calls.example"
 app_id = "app"
 app_token = "{TOKEN}"
 user_name = "boss"
+user_agent = "shop/1.2"
 transport = "asyncio"
 concurrency = 7
 rates = ["50/s"]
@@ -483,6 +486,7 @@ async def test_a_client_is_as_the_profile_says(home):
     signed = AppSigner(Credentials(app_id="app", app_token=TOKEN), clock=stub.clock).sign(request)
     assert (request.origin, request.query) == ("https://gw.example:8883", signed.query)
     assert json.loads(request.body) == {"userName": "boss", "groupId": "g1"}
+    assert request.headers["User-Agent"].endswith(" shop/1.2")
     assert (client._settings.timeout, client._settings.deadline) == (2.5, 9.0)
     assert client._shared.codec.origins["call_base_url"] == "https://calls.example"
 
@@ -501,7 +505,7 @@ def test_limits_and_transport_are_as_the_profile_says(home):
         load(transport="httpx").client(limits=Limits(concurrency=1), user_name=None)
 
     assert made[0]["limits"] == Limits(concurrency=7, rates=(Rate(50.0),))
-    assert made[0]["transport"] == "asyncio"
+    assert (made[0]["transport"], made[0]["user_agent"]) == ("asyncio", "shop/1.2")
     assert (made[1]["limits"], made[1]["user_name"]) == (Limits(concurrency=1), None)
     assert made[1]["transport"] == "httpx"
 

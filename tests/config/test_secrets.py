@@ -36,7 +36,7 @@ def forms(token):
 
 
 EVERY = [*KEYS, *DIALECT_KEYS]
-ANY_TEXT = {"app_id", "app_token", "token_file", "user_name", "callback_credentials_file"}
+ANY_TEXT = {"app_id", "app_token", "token_file", "user_name", "user_agent", "callback_credentials_file"}
 ANY_TEXT |= {f"{name}_column" for name in ("group", "account", "user_name")}
 TAKEN = ANY_TEXT | {f"dialect.{name}" for name in ("api_version", "already_reasons", "already_so")}
 """Keys that take some of those values: what is refused then is that there is no base URL."""
@@ -143,9 +143,6 @@ MALFORMED = {
     "a hexadecimal integer of 9,000 digits": f"a = 0x{'f' * 9000}",
     "3,000 lists": f"a = {'[' * 3000}{']' * 3000}",
     "3,000 tables": f"a = {'{a=' * 3000}1{'}' * 3000}",
-    "a dotted key of 30,000 parts": f"{'.'.join('a' * 30000)} = 1",
-    "a dotted key of 5,000 parts": f"[profiles.p]\n{'.'.join('a' * 5000)} = 1",
-    "a dotted table of 5,000 parts": f"[dialect.codes.{'.'.join('a' * 5000)}]",
     "a NUL character": "a = 'x\0'",
     "an escaped NUL in an address": '[profiles.p]\nbase_url = "http://x\\u0000"',
     "an escaped NUL in a token": '[profiles.p]\napp_token = "x\\u0000"',
@@ -156,7 +153,6 @@ MALFORMED = {
     "no text": b"\xff\xfe\x00",
     "an unfinished text": 'a = "',
     "a date that does not exist": "a = 2026-02-30",
-    "two megabytes": "#" * 2_000_000,
     "nothing but a bracket": "[",
     "seconds of 400 digits": f"[profiles.p]\ntimeout = 1{'0' * 400}",
     "seconds of an age of the universe": "[profiles.p]\ndeadline = 1e308",

@@ -144,7 +144,6 @@ async def test_an_operation_of_ones_own_is_listed_found_and_callable_from_its_de
     [module] = twelfth
     assert ("moderation", "mute", module.MuteGroup) in listed()
     assert listed()[:11] == ELEVEN
-    assert catalogue.repeating(module.MuteGroup) == "depends on the values"
     assert catalogue.find("/2013-12-26/Application/app/IM/Group/MuteGroup") is module.MuteGroup
     platform = Stub(answer(untilWhen="7"))
     async with client(platform) as made:

@@ -13,8 +13,8 @@ from rbim.cli.callback.filters import kind_of, moment_ago, moment_of
 from rbim.cli.callback.inboxes import shown_inbox, with_archive
 from rbim.cli.callback.options import SendOptions, ServeOptions, WorkOptions
 from rbim.cli.confirm import Yes, confirmed
+from rbim.cli.errors import require
 from rbim.cli.exit_codes import Exit
-from rbim.cli.extras import require
 from rbim.cli.flag_types import FileName, Flag, Json  # noqa: TC001  # cyclopts reads it
 from rbim.cli.json_output import show_json
 from rbim.cli.printable import counted, printable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from rbim.cli.extras import require
+from rbim.cli.errors import require
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:

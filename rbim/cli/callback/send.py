@@ -21,8 +21,8 @@ from rbim.cli.callback.filters import moment_of
 from rbim.cli.context import callback_credentials, configuration
 from rbim.cli.errors import BY_OUTCOME, print_error, print_note
 from rbim.cli.exit_codes import Exit
+from rbim.cli.flag_types import one_value
 from rbim.cli.json_output import show_json
-from rbim.cli.lists import one_value
 from rbim.emulator.copies.messages import CopiedMessage
 from rbim.errors import InvalidRequest, NotSent, TransportError
 from rbim.http import Request

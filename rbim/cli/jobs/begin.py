@@ -10,13 +10,12 @@ import anyio
 
 from rbim.bulk.input.content import CHINESE
 from rbim.bulk.job import open_job
-from rbim.cli.command_lines import command_line, same_with
 from rbim.cli.confirm import at_terminal, confirmed
 from rbim.cli.context import configuration, make_client, pacing, take_shared_rates
 from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.folding import fold_for
-from rbim.cli.global_flags import current_flags, with_flag
+from rbim.cli.global_flags import command_line, current_flags, same_with, with_flag
 from rbim.cli.jobs.files import Files
 from rbim.cli.jobs.flags import JOB_FLAGS
 from rbim.cli.jobs.input import SHOWN, STANDARD, journal_beside, line_of, open_input

@@ -13,7 +13,7 @@ from rbim.bulk.input.format import Format, write_rows
 from rbim.bulk.journal.facts import open_to_read
 from rbim.bulk.report.plot import ENDINGS, plot_report
 from rbim.bulk.report.rows import done, not_done, write_report_csv
-from rbim.cli.extras import require
+from rbim.cli.errors import require
 from rbim.cli.jobs.input import STANDARD
 from rbim.errors import InvalidRequest
 

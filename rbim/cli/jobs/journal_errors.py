@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rbim.bulk.journal.facts import DIALECT, job_facts
 from rbim.choices import differences
-from rbim.cli.command_lines import command_line
+from rbim.cli.global_flags import command_line
 from rbim.dialect import Dialect, client_document
 from rbim.errors import InvalidRequest, RbimError
 

@@ -20,11 +20,10 @@ from rbim.bulk.journal.facts import damage_of
 from rbim.bulk.report.reading import first_not_done, read_report
 from rbim.bulk.report.text import report_text
 from rbim.bulk.run import ANOTHER_JOB
-from rbim.cli.command_lines import command_line, quoted_words
 from rbim.cli.errors import print_error, report_bug, report_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.folding import fold_for
-from rbim.cli.global_flags import given_flags
+from rbim.cli.global_flags import command_line, given_flags, quoted_words
 from rbim.cli.jobs.journal_errors import with_flags
 from rbim.cli.jobs.progress import ProgressDisplay
 from rbim.cli.json_output import show_json
