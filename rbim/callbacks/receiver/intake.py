@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from anyio import Event
-from attrs import evolve
+from attrs import define, evolve, field
 
 from rbim._support.asgi import TooLarge, body_of
 from rbim._support.text import one_line
@@ -25,7 +25,7 @@ from rbim.callbacks.observers import (
     Skewed,
     Spooled,
 )
-from rbim.callbacks.receiver.replies import ACCEPTED, INCOMPLETE, UNAVAILABLE, Reply, refusal
+from rbim.callbacks.receiver.replies import ACCEPTED, INCOMPLETE, REFUSALS, UNAVAILABLE, Reply
 from rbim.callbacks.signature import Policy, Reason, Rejected, verify
 from rbim.callbacks.worker.attempt import caller_error
 from rbim.dialect import OutOfTime
@@ -33,7 +33,7 @@ from rbim.storage.group_commit import Chain
 from rbim.timeouts import deadlines_of, is_unshielded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from contextlib import AbstractContextManager
 
     from rbim._support.asgi import Receive
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from rbim.callbacks.signature import Headers, Verified
     from rbim.clock import Clock
     from rbim.timeouts import Deadlines
+
+    Expiring = Callable[[float], AbstractContextManager[object, bool]]  # a block that may end before its last line
 
 __all__ = ["Intake"]
 
@@ -92,6 +94,7 @@ Line = dict[int, Event | None]
 """The deliveries of one conversation on their way, in order; with an event for each that waits until it is the first."""
 
 
+@define(eq=False, kw_only=True)
 class Intake:
     """Checks and stores deliveries while it is ``open``; handling is left to a worker.
 
@@ -99,58 +102,51 @@ class Intake:
     False while the sink could not be entered.
     """
 
-    def __init__(  # noqa: PLR0913  # the parts that the receiver puts together
-        self,
-        *,
-        ring: KeyRing,
-        policy: Policy,
-        out_of_time: OutOfTime,
-        sink: Sink,
-        spool: Spool | None,
-        spools: bool,
-        budget: float,
-        clock: Clock,
-        observers: Observers,
-    ) -> None:
-        self.open = False
-        self.sink_entered = False
-        self._begun = False  # entered once, or reported that it is not
-        self._failed: tuple[float, str] | None = None  # the last delivery that neither sink nor spool stored
-        self.policy = policy
-        self.budget = budget
-        self.clock = clock
-        self._deadlines: Deadlines | None = None
-        self._scope = _may_expire(clock)
-        self._most_of_body = inf if policy.max_body is None else policy.max_body
-        self._ring = ring
-        self._sink = sink
-        self._accept: Callable[..., Any] = sink.accept
-        self._chained = "chain" in signature(sink.accept).parameters
-        self._spool = spool
-        self._spools = spools
-        self._observers = observers
-        observed = observers.wants(DeliveryStarted) or observers.wants(DeliveryEnded)
+    policy: Policy
+    budget: float
+    clock: Clock
+    open: bool = field(default=False, init=False)
+    sink_entered: bool = field(default=False, init=False)
+    _ring: KeyRing
+    _sink: Sink
+    _spool: Spool | None
+    _spools: bool
+    _observers: Observers
+    _out_of_time: OutOfTime
+    take: Callable[..., Awaitable[Reply | None]] = field(init=False)
+    _window: Policy = field(init=False)
+    _begun: bool = field(default=False, init=False)  # entered once, or reported that it is not
+    _failed: tuple[float, str] | None = field(default=None, init=False)  # the last one that neither sink nor spool stored
+    _deadlines: Deadlines | None = field(default=None, init=False)
+    _scope: Expiring = field(init=False)
+    _chained: bool = field(init=False)
+    _lines: dict[str, Line] = field(factory=dict[str, Line], init=False)
+    _chain: Chain = field(factory=Chain, init=False)
+    _arrived: int = field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.end()
+        observed = self._observers.wants(DeliveryStarted) or self._observers.wants(DeliveryEnded)
         self.take = self._observed if observed else self.receive
-        self._lines: dict[str, Line] = {}
-        self._chain = Chain()
-        self._arrived = 0
-        self._out_of_time = out_of_time if sink.durable else OutOfTime.REFUSED
-        self._window = policy
+        self._chained = "chain" in signature(self._sink.accept).parameters
+        if not self._sink.durable:
+            self._out_of_time = OutOfTime.REFUSED
+        self._window = self.policy
         if self._out_of_time is not OutOfTime.REFUSED:
-            self._window = _widened(policy, min(sink.retention, LONGEST_RETENTION))
+            self._window = _widened(self.policy, min(self._sink.retention, LONGEST_RETENTION))
 
     def begin(self) -> None:
         """Start to accept deliveries, in the running event loop."""
         if is_unshielded(getattr(type(self._sink), "accept", None)):  # the shared timer heeds no shields
             self._deadlines = deadlines_of(self.clock, again=CANCEL_EVERY)
-        self._scope = _may_expire(self._deadlines or self.clock)
+            self._scope = cast("Expiring", (self._deadlines or self.clock).scope)
         self.open = self._begun = True
         self._failed = None
 
     def end(self) -> None:
         """Accept no more deliveries; a later ``begin`` may be in another event loop."""
-        self.open = False
-        self._deadlines, self._scope = None, _may_expire(self.clock)
+        self.open, self._deadlines = False, None
+        self._scope = cast("Expiring", self.clock.scope)
 
     @property
     def failure(self) -> str | None:
@@ -181,7 +177,7 @@ class Intake:
         if not self._begun:
             self._begun = True
             self._observers.notify(NotEntered)
-        began, spool = self.clock.monotonic(), self._spool
+        began, spool, most = self.clock.monotonic(), self._spool, self.policy.max_body or inf
         verified: Verified | Rejected | None = None
         delivery: Delivery | None = None
         line: Line | None = None
@@ -192,9 +188,9 @@ class Intake:
                 if receive is not None:
                     message = await receive()
                     found: Any = message.get("body")
-                    if found.__class__ is not bytes or len(found) > self._most_of_body or message.get("more_body"):
+                    if found.__class__ is not bytes or len(found) > most or message.get("more_body"):
                         try:
-                            found = await body_of(receive, self._most_of_body, message)
+                            found = await body_of(receive, most, message)
                         except TooLarge as error:
                             return self._refuse(Rejected(reason=Reason.TOO_LARGE, detail=str(error)))
                         if found is None:
@@ -242,10 +238,9 @@ class Intake:
                     cause = IN_SPOOL
                 else:
                     try:
-                        if line is None or not self._chained:
-                            new = await self._accept(delivery)
-                        else:
-                            new = await self._accept(delivery, chain=self._chain)
+                        accept: Callable[..., Any] = self._sink.accept
+                        chained = self._chained and line is not None
+                        new = await (accept(delivery, chain=self._chain) if chained else accept(delivery))
                     except BaseException as error:
                         if (ending := caller_error(error)) is not None:
                             raise ending from None
@@ -309,7 +304,7 @@ class Intake:
         if rejected.age is not None:
             self._observers.notify(Skewed, skew=rejected.age, accepted=False)
         self._observers.notify(Refused, reason=rejected.reason, detail=rejected.detail)
-        return refusal(rejected.reason)
+        return REFUSALS[rejected.reason]
 
     def _accepted(self, delivery: Delivery, began: float, *, new: bool | OtherContent) -> Reply:
         self._failed = None
@@ -318,14 +313,8 @@ class Intake:
             delivery, new = delivery._replace(key=new.key, problem=new.problem), True
         if new and delivery.problem is not None:
             self._observers.notify(Quarantined, key=delivery.key, problem=delivery.problem, other_content=other)
-        if self._observers.wants(Accepted):
-            self._observers.notify(Accepted, key=delivery.key, new=new, elapsed=self.clock.monotonic() - began)
+        self._observers.notify(Accepted, key=delivery.key, new=new, elapsed=self.clock.monotonic() - began)
         return ACCEPTED
-
-
-def _may_expire(scopes: Deadlines | Clock) -> Callable[[float], AbstractContextManager[object, bool]]:
-    """Return the factory of scopes whose block may end before its last line, which the protocol does not say."""
-    return cast("Callable[[float], AbstractContextManager[object, bool]]", scopes.scope)
 
 
 def _widened(policy: Policy, retention: float) -> Policy:

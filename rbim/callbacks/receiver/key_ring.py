@@ -118,21 +118,8 @@ class KeyRing:
         return False
 
     async def _ask(self) -> tuple[Credentials, ...]:
+        """Ask the provider, a plain one in a thread; an exit or a stray cancellation of it becomes an InvalidRequest."""
         provider = cast("CallbackCredentialsProvider", self._provider)
-        code = ForeignCode()
-        try:
-            answer: object = provider() if is_async(provider) else await self._in_thread(provider)
-            return _listed(await answer if inspect.isawaitable(answer) else answer)
-        except Exception:
-            raise
-        except BaseException as error:
-            if not code.failed(error):
-                raise
-            raise InvalidRequest(f"credentials: the provider raised {type(error).__name__}", field="credentials") from error
-
-    async def _in_thread(self, provider: CallbackCredentialsProvider) -> object:
-        if self._in_its_thread:
-            raise TimeoutError("it has not ended since the last question")
 
         def call() -> tuple[object]:
             self._in_its_thread = True
@@ -141,8 +128,19 @@ class KeyRing:
             finally:
                 self._in_its_thread = False
 
-        (answer,) = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
-        return answer
+        code = ForeignCode()
+        try:
+            if is_async(provider):
+                answer: object = provider()
+            elif self._in_its_thread:
+                raise TimeoutError("it has not ended since the last question")  # noqa: TRY301
+            else:
+                (answer,) = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+            return _listed(await answer if inspect.isawaitable(answer) else answer)
+        except BaseException as error:
+            if isinstance(error, Exception) or not code.failed(error):
+                raise
+            raise InvalidRequest(f"credentials: the provider raised {type(error).__name__}", field="credentials") from error
 
     def _use(self, current: tuple[Credentials, ...]) -> bool:
         self._logged_at = -inf
