@@ -64,21 +64,7 @@ class Finding:
     text: str
 
 
-@frozen(kw_only=True)
-class _RefusedDelivery:
-    """A refused delivery: its headers by their names in lower case, and what it is compared with."""
-
-    headers: Mapping[str, Sequence[bytes]]
-    body: bytes
-    credentials: Sequence[Credentials]
-    now: datetime
-    policy: Policy
-
-    def value(self, name: str) -> bytes:
-        return self.headers.get(name, (b"",))[0]
-
-
-def explain(
+def explain(  # noqa: C901  # a case for each reason
     headers: Headers,
     body: bytes,
     *,
@@ -105,10 +91,30 @@ def explain(
         return Finding(None, _accepted(result, body, now))
     if not isinstance(cast("object", body), bytes):
         return Finding(result.reason, result.detail)
-    found: dict[str, list[bytes]] = {}
-    for name, value in pairs:
-        found.setdefault(name.lower(), []).append(value)
-    return _refused(_RefusedDelivery(headers=found, body=body, credentials=known, now=now, policy=policy), result)
+    signed = {name.lower(): value for name, value in reversed(pairs)}
+    match result.reason:
+        case Reason.TOO_LARGE:
+            text = f"{result.detail}: raise Policy.max_body to accept it"
+        case Reason.UNSUPPORTED_ENCODING:
+            text = (
+                "the request has a Content-Encoding. The description has none, and the signature covers the body as sent:"
+                " turn off compression of requests on the way"
+            )
+        case Reason.MISSING_HEADER:
+            text = _missing(signed)
+        case Reason.DUPLICATE_HEADER:
+            text = f"{result.detail}: find the proxy or sender that adds it again"
+        case Reason.BODY_MISMATCH:
+            text = _changed_body(signed, body)
+        case Reason.CHECKSUM_MISMATCH:
+            text = _wrong_checksum(signed, body, known, now)
+        case Reason.STALE | Reason.FUTURE:
+            text = _clock(result, now)
+        case _:
+            name = next((each for each, (spelt, _) in SIGNED.items() if result.detail.startswith(spelt)), "curtime")
+            what = next((text for form, text in FORMS.items() if form.fullmatch(signed[name])), "has an unknown format")
+            text = f"the header {SIGNED[name][0]} {what}. Required: {SIGNED[name][1]}. Forward the header unchanged"
+    return Finding(result.reason, text)
 
 
 def _pairs(headers: Headers) -> list[tuple[str, bytes]]:
@@ -133,36 +139,12 @@ def _accepted(verified: Verified, body: bytes, now: datetime) -> str:
     return text
 
 
-def _refused(delivery: _RefusedDelivery, rejected: Rejected) -> Finding:
-    match rejected.reason:
-        case Reason.TOO_LARGE:
-            text = f"{rejected.detail}: raise Policy.max_body to accept it"
-        case Reason.UNSUPPORTED_ENCODING:
-            text = (
-                "the request has a Content-Encoding. The description has none, and the signature covers the body as sent:"
-                " turn off compression of requests on the way"
-            )
-        case Reason.MISSING_HEADER:
-            text = _missing(delivery)
-        case Reason.DUPLICATE_HEADER:
-            text = f"{rejected.detail}: find the proxy or sender that adds it again"
-        case Reason.BODY_MISMATCH:
-            text = _changed_body(delivery)
-        case Reason.CHECKSUM_MISMATCH:
-            text = _wrong_checksum(delivery)
-        case Reason.STALE | Reason.FUTURE:
-            text = _clock(delivery, rejected)
-        case _:
-            text = _form(delivery, rejected)
-    return Finding(rejected.reason, text)
-
-
-def _missing(delivery: _RefusedDelivery) -> str:
-    letters = {name: "".join(c for c in name if c.isalnum()) for name in delivery.headers}
+def _missing(headers: Mapping[str, bytes]) -> str:
+    letters = {name: "".join(c for c in name if c.isalnum()) for name in headers}
     renamed = {
         name: next((each for each, plain in letters.items() if each != name and plain.endswith(name)), None)
         for name in SIGNED
-        if name not in delivery.headers
+        if name not in headers
     }
     if len(renamed) == len(SIGNED) and not any(renamed.values()):
         return (
@@ -178,20 +160,14 @@ def _missing(delivery: _RefusedDelivery) -> str:
     )
 
 
-def _form(delivery: _RefusedDelivery, rejected: Rejected) -> str:
-    name = next((each for each, (spelt, _) in SIGNED.items() if rejected.detail.startswith(spelt)), "curtime")
-    what = next((text for form, text in FORMS.items() if form.fullmatch(delivery.value(name))), "has an unknown format")
-    return f"the header {SIGNED[name][0]} {what}. Required: {SIGNED[name][1]}. Forward the header unchanged"
-
-
-def _changed_body(delivery: _RefusedDelivery) -> str:
-    body, digest = delivery.body, delivery.value("md5").lower()
+def _changed_body(headers: Mapping[str, bytes], body: bytes) -> str:
+    digest = headers["md5"].lower()
     if not body:
         return (
             "the body is empty here, but was not when it was signed. Most often other code read it before (a form parser, a"
             " logger, a proxy): take the raw bytes first"
         )
-    length = delivery.value("content-length").strip()
+    length = headers.get("content-length", b"").strip()
     if re.fullmatch(rb"[0-9]{1,12}", length) and int(length) > len(body):
         return f"the body was cut off: it has {len(body)} bytes here, Content-Length is {int(length)}. Capture all of it"
     for text, made in _sent_bodies(body):
@@ -239,16 +215,16 @@ def _serialized(body: bytes) -> Iterator[bytes]:
         return
 
 
-def _wrong_checksum(delivery: _RefusedDelivery) -> str:
-    of_body = md5(delivery.body, usedforsecurity=False).hexdigest().encode()
-    checksum = delivery.value("checksum").lower()
-    if checksum == of_body != delivery.value("md5").lower():
+def _wrong_checksum(headers: Mapping[str, bytes], body: bytes, credentials: Sequence[Credentials], now: datetime) -> str:
+    of_body = md5(body, usedforsecurity=False).hexdigest().encode()
+    checksum = headers["checksum"].lower()
+    if checksum == of_body != headers["md5"].lower():
         return "MD5 and CheckSum are swapped: each header has the value of the other. Correct the code that sets them"
-    event = delivery_of(delivery.body, app_id="", received=delivery.now).event
+    event = delivery_of(body, app_id="", received=now).event
     sender = None if event is None else event.from_account.app_id
-    if sender is not None and any(sender == each.app_id for each in delivery.credentials):
+    if sender is not None and any(sender == each.app_id for each in credentials):
         sender = None
-    for text, joined in _checksums(delivery, sender):
+    for text, joined in _checksums(headers["md5"], headers["curtime"], credentials, sender):
         if md5(joined, usedforsecurity=False).hexdigest().encode() == checksum:
             return f"CheckSum was computed {text}. {REQUIRED_SUM}. Correct the credentials here, or the sender"
     if sender is not None:
@@ -256,7 +232,7 @@ def _wrong_checksum(delivery: _RefusedDelivery) -> str:
             f"CheckSum matches none of the tokens configured here. The body's sender belongs to application"
             f" {one_line(sender, 80)}, which is not configured here: add its AppId and AppToken"
         )
-    count = len(delivery.credentials)
+    count = len(credentials)
     which = "does not match the token" if count == 1 else f"matches none of the {count} tokens"
     return (
         f"CheckSum {which} configured here, and no usual mistake explains it: a token was renewed, or it is"
@@ -264,10 +240,11 @@ def _wrong_checksum(delivery: _RefusedDelivery) -> str:
     )
 
 
-def _checksums(delivery: _RefusedDelivery, sender: str | None) -> Iterator[tuple[str, bytes]]:
+def _checksums(
+    digest: bytes, time: bytes, credentials: Sequence[Credentials], sender: str | None
+) -> Iterator[tuple[str, bytes]]:
     """Yield what may have been hashed, with the mistake."""
-    digest, time = delivery.value("md5"), delivery.value("curtime")
-    known = [(each.app_id, each.app_id.encode(), each.app_token.reveal().encode()) for each in delivery.credentials]
+    known = [(each.app_id, each.app_id.encode(), each.app_token.reveal().encode()) for each in credentials]
     for name, app_id, token in known:
         yield "with AppId and AppToken swapped: check that they are not swapped here", token + app_id + digest + time
         for what, other in {
@@ -296,10 +273,10 @@ def _checksums(delivery: _RefusedDelivery, sender: str | None) -> Iterator[tuple
             yield f"with AppId {name} and the AppToken of application {another}", app_id + its_token + digest + time
 
 
-def _clock(delivery: _RefusedDelivery, rejected: Rejected) -> str:
+def _clock(rejected: Rejected, now: datetime) -> str:
     """Return how far two clocks are apart, the probable cause, and the next step."""
     age, behind = timedelta(seconds=rejected.age or 0.0), rejected.reason is Reason.STALE
-    sent = (delivery.now - age).astimezone(UTC).isoformat(" ", "seconds")
+    sent = (now - age).astimezone(UTC).isoformat(" ", "seconds")
     text = f"CurTime is {sent}: {rejected.detail} (Policy.{'back' if behind else 'ahead'})"
     apart = abs(age)
     zone = min(ZONES, key=lambda each: abs(each - apart))
