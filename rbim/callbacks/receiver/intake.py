@@ -28,6 +28,7 @@ from rbim.callbacks.observers import (
 from rbim.callbacks.receiver.replies import ACCEPTED, INCOMPLETE, REFUSALS, UNAVAILABLE, Reply
 from rbim.callbacks.signature import Policy, Reason, Rejected, verify
 from rbim.callbacks.worker.attempt import caller_error
+from rbim.clock import monotonic_of
 from rbim.dialect import OutOfTime
 from rbim.storage.group_commit import Chain
 from rbim.timeouts import deadlines_of, is_unshielded
@@ -114,6 +115,7 @@ class Intake:
     _observers: Observers
     _out_of_time: OutOfTime
     take: Callable[..., Awaitable[Reply | None]] = field(init=False)
+    _monotonic: Callable[[], float] = field(init=False)
     _window: Policy = field(init=False)
     _begun: bool = field(default=False, init=False)  # entered once, or reported that it is not
     _failed: tuple[float, str] | None = field(default=None, init=False)  # the last one that neither sink nor spool stored
@@ -126,6 +128,7 @@ class Intake:
 
     def __attrs_post_init__(self) -> None:
         self.end()
+        self._monotonic = monotonic_of(self.clock)
         observed = self._observers.wants(DeliveryStarted) or self._observers.wants(DeliveryEnded)
         self.take = self._observed if observed else self.receive
         self._chained = "chain" in signature(self._sink.accept).parameters
@@ -151,19 +154,19 @@ class Intake:
     @property
     def failure(self) -> str | None:
         """Why the last delivery could not be stored, for ``FAILING`` seconds after that; otherwise None."""
-        if self._failed is None or self.clock.monotonic() - self._failed[0] >= FAILING:
+        if self._failed is None or self._monotonic() - self._failed[0] >= FAILING:
             return None
         return self._failed[1]
 
     async def _observed(self, headers: Headers, body: bytes, receive: Receive | None = None) -> Reply | None:
         """Like :meth:`receive`; observers see the start and the end of the delivery."""
-        began, keys, reply = self.clock.monotonic(), list[str](), None
+        began, keys, reply = self._monotonic(), list[str](), None
         self._observers.notify(DeliveryStarted)
         try:
             reply = await self.receive(headers, body, receive, keys)
         finally:
             status = None if reply is None else reply.status
-            elapsed = self.clock.monotonic() - began
+            elapsed = self._monotonic() - began
             self._observers.notify(DeliveryEnded, key=keys[0] if keys else None, status=status, elapsed=elapsed)
         return reply
 
@@ -177,7 +180,7 @@ class Intake:
         if not self._begun:
             self._begun = True
             self._observers.notify(NotEntered)
-        began, spool, most = self.clock.monotonic(), self._spool, self.policy.max_body or inf
+        began, spool, most = self._monotonic(), self._spool, self.policy.max_body or inf
         verified: Verified | Rejected | None = None
         delivery: Delivery | None = None
         line: Line | None = None
@@ -199,22 +202,26 @@ class Intake:
                 whole = True
 
                 # 2. Is it authentic? If no key matches, a provider of credentials may have other ones by now.
-                question = self._ring.arrived()
+                ring = self._ring
+                question = ring.arrived() if ring.asks else 0
                 while True:
-                    now, keys = self.clock.now(), self._ring.keys
+                    now, keys = self.clock.now(), ring.keys
                     if keys is None:
                         return UNAVAILABLE
-                    verified = verify(headers, body, credentials=keys, now=now, policy=self._window)
+                    verified = verify(headers, body, credentials=keys, now=now, policy=self.policy)
                     if not (isinstance(verified, Rejected) and verified.reason is Reason.CHECKSUM_MISMATCH):
                         break
-                    if question is None or not await self._ring.changed(question):
+                    if not ring.asks or not await ring.changed(question):
                         break
+                outside = verified if isinstance(verified, Rejected) and verified.age is not None else None
+                if outside is not None:  # it is authentic
+                    verified = verify(headers, body, credentials=keys, now=now, policy=self._window)
                 if isinstance(verified, Rejected):
                     return self._refuse(verified)
                 if verified.key.index:
                     self._observers.notify(OldToken, key=verified.key)
                 delivery = delivery_of(body, app_id=verified.key.app_id, received=now)
-                if self._window is not self.policy and (outside := self.policy.rejection(verified.age)) is not None:
+                if outside is not None:
                     if self._out_of_time is OutOfTime.RESENDS and not delivery.resent:
                         return self._refuse(outside)
                     self._observers.notify(Skewed, skew=verified.age, accepted=True)
@@ -276,7 +283,7 @@ class Intake:
             self._observers.notify(Spooled, key=delivery.key, why=cause, kept=kept)
             if kept:
                 return self._accepted(delivery, began, new=True)
-            self._failed = (self.clock.monotonic(), one_line(cause, MOST_OF_LINE))
+            self._failed = (self._monotonic(), one_line(cause, MOST_OF_LINE))
             return UNAVAILABLE
         finally:
             if line is not None and delivery is not None:
@@ -313,7 +320,7 @@ class Intake:
             delivery, new = delivery._replace(key=new.key, problem=new.problem), True
         if new and delivery.problem is not None:
             self._observers.notify(Quarantined, key=delivery.key, problem=delivery.problem, other_content=other)
-        self._observers.notify(Accepted, key=delivery.key, new=new, elapsed=self.clock.monotonic() - began)
+        self._observers.notify(Accepted, key=delivery.key, new=new, elapsed=self._monotonic() - began)
         return ACCEPTED
 
 

@@ -46,9 +46,10 @@ FORM = "Credentials(app_id=..., app_token=...), a list of them, or a function th
 
 
 class KeyRing:
-    """The keys of now. Enter it before use, in the event loop of the receiver.
+    """The ``keys`` of now; None before a provider was asked for the first time. Enter it in the receiver's event loop.
 
-    No message shows credentials of a wrong type: they may be a token.
+    While it ``asks`` a provider, each delivery begins with :meth:`arrived`. No message shows credentials of a wrong type:
+    they may be a token.
     """
 
     def __init__(
@@ -60,19 +61,19 @@ class KeyRing:
         grace: float,
         pause: float,
     ) -> None:
-        self._keys: Keys | None = None
+        self.keys: Keys | None = None
+        self.asks = False
         self._provider: CallbackCredentialsProvider | None = None
         if isinstance(credentials, Keys):
-            self._keys = credentials
+            self.keys = credentials
         elif callable(credentials) and not isinstance(credentials, (type, Credentials)):
             self._provider = credentials
         else:
-            self._keys = keys_of(_listed(credentials))
+            self.keys = keys_of(_listed(credentials))
         self._clock = clock
         self._log = log
         self._grace = grace
         self._source = CredentialSource(self._ask, self._use, self._failed, clock=clock, pause=pause)
-        self._entered = False
         self._current: tuple[Credentials, ...] = ()
         self._retired: dict[Credentials, float] = {}  # to the time when they are refused
         self._next_refused = inf
@@ -84,27 +85,21 @@ class KeyRing:
         """Ask the provider. Raises its error."""
         if self._provider is not None:
             await self._source.begin()
-            self._entered = True
+            self.asks = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        self._entered = False
+        self.asks = False
         self._source.end()
 
-    @property
-    def keys(self) -> Keys | None:
-        """The keys to accept now; None before the provider was asked for the first time."""
-        if self._retired and self._clock.monotonic() >= self._next_refused:
+    def arrived(self) -> int:
+        """Note that a delivery has arrived; return the number of the question whose answer counts for it."""
+        now = self._clock.monotonic()
+        if now >= self._next_refused:
             self._make()
-        return self._keys
-
-    def arrived(self) -> int | None:
-        """Note that a delivery has arrived; return the number of the question whose answer counts for it, or None."""
-        if not self._entered:
-            return None
-        if self._clock.monotonic() - self._source.asked_at > OLD:
+        if now - self._source.asked_at > OLD:
             self._source.wake()
         return self._source.begun + 1
 
@@ -157,7 +152,7 @@ class KeyRing:
         now = self._clock.monotonic()
         self._retired = {each: end for each, end in self._retired.items() if now < end}
         self._next_refused = min(self._retired.values(), default=inf)
-        self._keys = Keys(*self._current, retired=self._retired)
+        self.keys = Keys(*self._current, retired=self._retired)
         self._changes += 1
 
     def _failed(self, error: BaseException) -> None:
