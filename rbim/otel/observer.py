@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -106,10 +105,11 @@ class OtelObserver:
             AttemptEnded: self._attempt_ended,
             CallEnded: self._call_ended,
         }
-        spans = {**calls, **CallbackSpans(self._tracer, self._about).recorders}
-        self._recorders = {**spans, **self._metrics.recorders}
-        for kind in spans.keys() & self._metrics.recorders.keys():
-            self._recorders[kind] = partial(_both, self._metrics.recorders[kind], spans[kind])
+        self._recorders: dict[type[Observation], list[Callable[[Any], None]]] = {}
+        # metrics first: the span that ends is still the current one
+        for recorders in (self._metrics.recorders, calls, CallbackSpans(self._tracer, self._about).recorders):
+            for kind, record in recorders.items():
+                self._recorders.setdefault(kind, []).append(record)
 
     def observes(self, kind: type[Observation], /) -> bool:
         """Return whether observations of this class make spans or metrics."""
@@ -117,8 +117,7 @@ class OtelObserver:
 
     def __call__(self, observation: Observation, /) -> None:
         """Record an observation of a client, a receiver or a worker."""
-        record = self._recorders.get(type(observation))
-        if record is not None:
+        for record in self._recorders.get(type(observation), ()):
             record(observation)
 
     def _about(self, key: str, name: str) -> Attributes:
@@ -249,11 +248,6 @@ class OtelObserver:
             return counts, await inbox.lag() if counts.waiting else 0.0
 
         return Reading(read, f"the inbox {own}", lambda reading: observe("inbox", reading, about, inbox))
-
-
-def _both(metrics: Callable[[Any], None], span: Callable[[Any], None], observation: Observation) -> None:
-    metrics(observation)  # first: the span that ends is still the current one
-    span(observation)
 
 
 def _checked(attributes: Mapping[str, Any]) -> Attributes:
