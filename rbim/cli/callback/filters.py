@@ -1,4 +1,4 @@
-"""Times and kinds of events in flags."""
+"""Times and kinds of events, in flags and in messages."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from rbim.cli.printable import printable
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rbim.callbacks.events import Event
 
-__all__ = ["kind_of", "moment_ago", "moment_of"]
+__all__ = ["kind_of", "moment_ago", "moment_of", "shown_kinds"]
 
+MOST_KINDS = 10
 _UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
 
@@ -52,3 +56,9 @@ def kind_of(text: str) -> type[Event] | str:
         return written.upper()
     names = ", ".join(sorted(kind.__name__ for kind in classes.values()))
     raise InvalidRequest(f"--kind: unknown kind {text!r}: use a msgType such as TEAM_KICK or one of {names}", field="--kind")
+
+
+def shown_kinds(kinds: Mapping[str, int]) -> str:
+    """Return how many events there are of each ``msgType``, for people: the first ten."""
+    words = [f"{printable(kind) or '-'} {count}" for kind, count in kinds.items()]
+    return ", ".join([*words[:MOST_KINDS], *(["..."] if len(words) > MOST_KINDS else [])])

@@ -21,7 +21,7 @@ from cyclopts.validators import Number
 from rbim._support.json_values import json_values
 from rbim._support.text import headline, quoted
 from rbim.callbacks.events import document_of
-from rbim.cli.callback.filters import kind_of, moment_ago
+from rbim.cli.callback.filters import kind_of, moment_ago, shown_kinds
 from rbim.cli.callback.inboxes import is_on_server, shown_inbox, with_archive
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import print_error, print_note
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["discard", "letters", "list_letters", "requeue", "show"]
 
 PAGE = 500
-NAMED = 10  # numbers or kinds that a message names
+NAMED = 10  # numbers that a message names
 NONE = "-"
 QUARANTINED = "quarantined"
 LOST = "their content is lost, and one that the platform sends again is a new event"
@@ -301,9 +301,8 @@ def discard(  # noqa: PLR0913  # flags, each with a default
         """Return how many would be deleted, with the words for it."""
         if not every:
             found = await _numbered(inbox, archive, numbers)
-            kinds = Counter(letter.msg_type or "unreadable" for letter in found).most_common()
-            of = ", ".join(f"{kind} {count}" for kind, count in kinds[:NAMED]) + (", ..." if len(kinds) > NAMED else "")
-            return len(found), f"{counted(len(found), 'event')} of {shown_inbox(inbox)} ({of})"
+            kinds = dict(Counter(letter.msg_type or "unreadable" for letter in found).most_common())
+            return len(found), f"{counted(len(found), 'event')} of {shown_inbox(inbox)} ({shown_kinds(kinds)})"
         count = await _count_before(choice, archive, moment)
         old = "" if moment is None else f" that came before {_local(moment)}"
         return count, f"{choice.count(count)} of {shown_inbox(inbox)}{old}"

@@ -416,7 +416,7 @@ def test_hostile_contents_never_control_the_terminal(hostile, cli):
     assert told["document"] == document
     shown = cli("letters", "show", inbox, 1)[1]
     assert json.loads(shown[shown.index("\n{") :]) == document
-    for tokens in (["status", inbox], ["replay", "--inbox", inbox, "--dry-run"], ["letters", "discard", inbox, 1]):
+    for tokens in (["status", inbox], ["replay", "--inbox", inbox], ["letters", "discard", inbox, 1]):
         _, out, err = cli(*tokens)
         checked(out + err)
         assert "[link=file:///x]x[/link]" in out + err
@@ -425,22 +425,5 @@ def test_hostile_contents_never_control_the_terminal(hostile, cli):
     }
 
 
-# ----------------------------------------------------------------------------------------------------- dry runs, statuses
-
-
 def test_a_deletion_as_json(inbox, cli):
     assert cli("letters", "discard", inbox, 1, "--yes", "--json")[:2] == (Exit.DONE, '{"events": 1}\n')
-
-
-def test_a_dry_run_of_a_replay_tells_what_it_would_do(inbox, cli):
-    assert cli("replay", "--inbox", inbox, "--dry-run") == (
-        Exit.DONE,
-        "3 events would be handled again\nTEXT       2\nTEAM_KICK  1\n",
-        "",
-    )
-    told = orjson.loads(cli("replay", "--inbox", inbox, "--dry-run", "--kind", "TEXT", "--json")[1])
-    assert told == {"events": 2, "kinds": {"TEXT": 2}}
-    assert cli("replay", "--inbox", inbox, "--dry-run", "--since", "1h")[1] == "0 events would be handled again\n"
-    assert states(inbox) == BEFORE
-    assert cli("replay", "--inbox", inbox, "--kind", "TEXT")[1] == "2 events will be handled again\n"
-    assert states(inbox) == BEFORE | {1: 0, 3: 0}
