@@ -290,7 +290,8 @@ class Event(Answer):
 
     def __init_subclass__(cls) -> None:
         word = re.sub("(?<=[a-z])(?=[A-Z])", "_", cls.__name__).upper()
-        cls.type_name = word if word in _KINDS else ""
+        if word in _KINDS:
+            cls.type_name = _KINDS[word]
 
     event_type: str = field(default="1", metadata=wire(read=read_text))
     conv_type: ConvType | str | None = None
