@@ -95,7 +95,7 @@ Line = dict[int, Event | None]
 """The deliveries of one conversation on their way, in order; with an event for each that waits until it is the first."""
 
 
-@define(eq=False, kw_only=True)
+@define(eq=False, repr=False, kw_only=True)
 class Intake:
     """Checks and stores deliveries while it is ``open``; handling is left to a worker.
 
@@ -103,17 +103,17 @@ class Intake:
     False while the sink could not be entered.
     """
 
+    ring: KeyRing
     policy: Policy
+    out_of_time: OutOfTime
+    sink: Sink
+    spool: Spool | None
+    spools: bool
     budget: float
     clock: Clock
+    observers: Observers
     open: bool = field(default=False, init=False)
     sink_entered: bool = field(default=False, init=False)
-    _ring: KeyRing
-    _sink: Sink
-    _spool: Spool | None
-    _spools: bool
-    _observers: Observers
-    _out_of_time: OutOfTime
     take: Callable[..., Awaitable[Reply | None]] = field(init=False)
     _monotonic: Callable[[], float] = field(init=False)
     _window: Policy = field(init=False)
@@ -129,18 +129,18 @@ class Intake:
     def __attrs_post_init__(self) -> None:
         self.end()
         self._monotonic = monotonic_of(self.clock)
-        observed = self._observers.wants(DeliveryStarted) or self._observers.wants(DeliveryEnded)
+        observed = self.observers.wants(DeliveryStarted) or self.observers.wants(DeliveryEnded)
         self.take = self._observed if observed else self.receive
-        self._chained = "chain" in signature(self._sink.accept).parameters
-        if not self._sink.durable:
-            self._out_of_time = OutOfTime.REFUSED
+        self._chained = "chain" in signature(self.sink.accept).parameters
+        if not self.sink.durable:
+            self.out_of_time = OutOfTime.REFUSED
         self._window = self.policy
-        if self._out_of_time is not OutOfTime.REFUSED:
-            self._window = _widened(self.policy, min(self._sink.retention, LONGEST_RETENTION))
+        if self.out_of_time is not OutOfTime.REFUSED:
+            self._window = _widened(self.policy, min(self.sink.retention, LONGEST_RETENTION))
 
     def begin(self) -> None:
         """Start to accept deliveries, in the running event loop."""
-        if is_unshielded(getattr(type(self._sink), "accept", None)):  # the shared timer heeds no shields
+        if is_unshielded(getattr(type(self.sink), "accept", None)):  # the shared timer heeds no shields
             self._deadlines = deadlines_of(self.clock, again=CANCEL_EVERY)
             self._scope = cast("Expiring", (self._deadlines or self.clock).scope)
         self.open = self._begun = True
@@ -161,13 +161,13 @@ class Intake:
     async def _observed(self, headers: Headers, body: bytes, receive: Receive | None = None) -> Reply | None:
         """Like :meth:`receive`; observers see the start and the end of the delivery."""
         began, keys, reply = self._monotonic(), list[str](), None
-        self._observers.notify(DeliveryStarted)
+        self.observers.notify(DeliveryStarted)
         try:
             reply = await self.receive(headers, body, receive, keys)
         finally:
             status = None if reply is None else reply.status
             elapsed = self._monotonic() - began
-            self._observers.notify(DeliveryEnded, key=keys[0] if keys else None, status=status, elapsed=elapsed)
+            self.observers.notify(DeliveryEnded, key=keys[0] if keys else None, status=status, elapsed=elapsed)
         return reply
 
     async def receive(  # noqa: C901, PLR0912, PLR0915  # the whole way, in order; a coroutine more would cost each delivery
@@ -179,8 +179,8 @@ class Intake:
         """
         if not self._begun:
             self._begun = True
-            self._observers.notify(NotEntered)
-        began, spool, most = self._monotonic(), self._spool, self.policy.max_body or inf
+            self.observers.notify(NotEntered)
+        began, spool, most = self._monotonic(), self.spool, self.policy.max_body or inf
         verified: Verified | Rejected | None = None
         delivery: Delivery | None = None
         line: Line | None = None
@@ -202,7 +202,7 @@ class Intake:
                 whole = True
 
                 # 2. Is it authentic? If no key matches, a provider of credentials may have other ones by now.
-                ring = self._ring
+                ring = self.ring
                 question = ring.arrived() if ring.asks else 0
                 while True:
                     now, keys = self.clock.now(), ring.keys
@@ -219,12 +219,12 @@ class Intake:
                 if isinstance(verified, Rejected):
                     return self._refuse(verified)
                 if verified.key.index:
-                    self._observers.notify(OldToken, key=verified.key)
+                    self.observers.notify(OldToken, key=verified.key)
                 delivery = delivery_of(body, app_id=verified.key.app_id, received=now)
                 if outside is not None:
-                    if self._out_of_time is OutOfTime.RESENDS and not delivery.resent:
+                    if self.out_of_time is OutOfTime.RESENDS and not delivery.resent:
                         return self._refuse(outside)
-                    self._observers.notify(Skewed, skew=verified.age, accepted=True)
+                    self.observers.notify(Skewed, skew=verified.age, accepted=True)
                 if len(body) <= MOST_OF_PROBE and b"".join(as_utf8(body).split()) == b"{}":
                     return ACCEPTED
                 if not self.open:
@@ -239,13 +239,13 @@ class Intake:
                     line[place] = None
                     if not self._chained:
                         await self._first_in(line, place)
-                if not self.sink_entered or (self._spools and getattr(self._sink, "ready", True) is False):
+                if not self.sink_entered or (self.spools and getattr(self.sink, "ready", True) is False):
                     cause = NOT_READY
                 elif spool is not None and (spool.holds or self._chain.broken is not None):
                     cause = IN_SPOOL
                 else:
                     try:
-                        accept: Callable[..., Any] = self._sink.accept
+                        accept: Callable[..., Any] = self.sink.accept
                         chained = self._chained and line is not None
                         new = await (accept(delivery, chain=self._chain) if chained else accept(delivery))
                     except BaseException as error:
@@ -253,7 +253,7 @@ class Intake:
                             raise ending from None
                         if self._chained:
                             self._chain.fail(error)
-                        self._observers.log.warning("the sink failed", exc_info=error)
+                        self.observers.log.warning("the sink failed", exc_info=error)
                         cause = f"the sink failed: {type(error).__name__}: {error}"
                     else:
                         return self._accepted(delivery, began, new=new)
@@ -265,7 +265,7 @@ class Intake:
 
             # 4. The spool.
             kept = False
-            if spool is not None and (self._spools or spool.holds):
+            if spool is not None and (self.spools or spool.holds):
                 with self.clock.scope(SPOOL_BUDGET):
                     try:
                         if line is not None:
@@ -279,8 +279,8 @@ class Intake:
                     except BaseException as error:
                         if (ending := caller_error(error)) is not None:
                             raise ending from None
-                        self._observers.log.warning("the spool failed", exc_info=True)
-            self._observers.notify(Spooled, key=delivery.key, why=cause, kept=kept)
+                        self.observers.log.warning("the spool failed", exc_info=True)
+            self.observers.notify(Spooled, key=delivery.key, why=cause, kept=kept)
             if kept:
                 return self._accepted(delivery, began, new=True)
             self._failed = (self._monotonic(), one_line(cause, MOST_OF_LINE))
@@ -309,8 +309,8 @@ class Intake:
     def _refuse(self, rejected: Rejected) -> Reply:
         """Notify the observers of a refused delivery and return the answer."""
         if rejected.age is not None:
-            self._observers.notify(Skewed, skew=rejected.age, accepted=False)
-        self._observers.notify(Refused, reason=rejected.reason, detail=rejected.detail)
+            self.observers.notify(Skewed, skew=rejected.age, accepted=False)
+        self.observers.notify(Refused, reason=rejected.reason, detail=rejected.detail)
         return REFUSALS[rejected.reason]
 
     def _accepted(self, delivery: Delivery, began: float, *, new: bool | OtherContent) -> Reply:
@@ -319,8 +319,8 @@ class Intake:
         if isinstance(new, OtherContent):
             delivery, new = delivery._replace(key=new.key, problem=new.problem), True
         if new and delivery.problem is not None:
-            self._observers.notify(Quarantined, key=delivery.key, problem=delivery.problem, other_content=other)
-        self._observers.notify(Accepted, key=delivery.key, new=new, elapsed=self._monotonic() - began)
+            self.observers.notify(Quarantined, key=delivery.key, problem=delivery.problem, other_content=other)
+        self.observers.notify(Accepted, key=delivery.key, new=new, elapsed=self._monotonic() - began)
         return ACCEPTED
 
 

@@ -90,7 +90,7 @@ def _from_json(data: bytes) -> tuple[Pairs, bytes]:
     try:
         headers = document["headers"]
         listed = cast("Any", headers.items() if isinstance(headers, dict) else headers)
-        several = [(name, value if isinstance(value, list) else [value]) for name, value in listed]
+        several = [(name, cast("Any", value) if isinstance(value, list) else [value]) for name, value in listed]
         pairs = [(_bytes(name), _bytes(each)) for name, values in several for each in values]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise InvalidRequest('"headers" must be an object or a list of pairs, with texts as values') from None

@@ -42,8 +42,8 @@ def run(handlers: str, options: WorkOptions) -> int:  # noqa: C901  # in order
     router: Router[Any] = _found(handlers, "HANDLERS", options.app_dir)
     if not isinstance(cast("object", router), Router):
         raise _unusable("HANDLERS", handlers, f"it is {_kind(router)}, not a rbim.callbacks.Router")
-    around = None if options.around is None else _found(options.around, "--around", options.app_dir)
-    if options.around is not None and not callable(around):
+    around: Any = None if options.around is None else _found(options.around, "--around", options.app_dir)
+    if options.around is not None and not callable(cast("object", around)):
         cause = f"it is {_kind(around)}, not a function that returns an async context manager"
         raise _unusable("--around", options.around, cause)
     inbox, otel = inbox_of(options.inbox), telemetry()
