@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 
 from rbim._support.json_values import json_values
 from rbim.cli.callback.filters import kind_of, moment_ago, moment_of, shown_kinds
-from rbim.cli.callback.inboxes import shown_inbox, with_archive
+from rbim.cli.callback.inboxes import InboxFile, shown_inbox, with_archive
 from rbim.cli.callback.options import SendOptions, ServeOptions, WorkOptions
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.exit_codes import Exit
@@ -116,7 +116,7 @@ def explain(
 @callback.command(sort_key=4)
 def replay(
     *,
-    inbox: FileName,
+    inbox: InboxFile,
     since: str | None = None,
     kind: str | None = None,
     yes: Yes = False,
@@ -124,14 +124,12 @@ def replay(
 ) -> int:
     """Schedule events of an inbox to be handled again, after a confirmation, and print their number.
 
-    All that were handled, or with --since and --kind some of them. The question says how many of each msgType, and `no`
-    changes nothing. `rbim callback letters requeue` takes dead letters alone. `rbim callback serve --print` handles them at
-    once if it is running, else when it starts.
+    Without --since and --kind, it takes all. The question says how many there are of each msgType. `rbim callback letters
+    requeue` takes dead letters alone. `rbim callback serve --print` handles them at once if it is running, else when it
+    starts.
 
     Parameters
     ----------
-    inbox
-        The file in which `rbim callback serve` stores events.
     since
         Only events received since then: 7d, 24h, 30m, or 2026-01-31T09:00:00+08:00.
     kind
@@ -157,15 +155,13 @@ def replay(
 
 
 @callback.command(sort_key=5)
-def status(inbox: FileName, *, as_json: Json = False) -> int:
+def status(inbox: InboxFile, *, as_json: Json = False) -> int:
     """Show how many events of an inbox wait, were handled, are dead letters (of which msgType) or in quarantine.
 
     It changes nothing, and may run beside the receiver.
 
     Parameters
     ----------
-    inbox
-        The file in which `rbim callback serve` stores events.
     as_json
         Print one JSON object. `lag` is the age of the oldest waiting event in seconds, 0 if none waits; `dead_kinds` has the
         number of dead letters by msgType.

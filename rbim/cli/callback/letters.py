@@ -22,11 +22,11 @@ from rbim._support.json_values import json_values
 from rbim._support.text import headline, quoted
 from rbim.callbacks.events import document_of
 from rbim.cli.callback.filters import kind_of, moment_ago, shown_kinds
-from rbim.cli.callback.inboxes import is_on_server, shown_inbox, with_archive
+from rbim.cli.callback.inboxes import InboxFile, is_on_server, shown_inbox, with_archive
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import print_error, print_note
 from rbim.cli.exit_codes import Exit
-from rbim.cli.flag_types import FileName, Flag, Json  # noqa: TC001  # cyclopts reads it
+from rbim.cli.flag_types import Flag, Json  # noqa: TC001  # cyclopts reads it
 from rbim.cli.json_output import show_json
 from rbim.cli.output import print_rows
 from rbim.cli.printable import counted, escaped, printable
@@ -112,7 +112,7 @@ DEAD = _Choice()
 
 @letters.command(name="list", sort_key=0)
 def list_letters(  # flags, each with a default
-    inbox: FileName,
+    inbox: InboxFile,
     /,
     *,
     choice: _Choice = DEAD,
@@ -124,8 +124,6 @@ def list_letters(  # flags, each with a default
 
     Parameters
     ----------
-    inbox
-        The file in which `rbim callback serve` stores events.
     limit
         At most this many.
     after
@@ -170,13 +168,11 @@ def list_letters(  # flags, each with a default
 
 
 @letters.command(sort_key=1)
-def show(inbox: FileName, number: Positive, /, *, as_json: Json = False, body: Flag = False) -> int:
+def show(inbox: InboxFile, number: Positive, /, *, as_json: Json = False, body: Flag = False) -> int:
     """Show a dead letter, or an event in quarantine: where it is from, its error, and its body.
 
     Parameters
     ----------
-    inbox
-        The file in which `rbim callback serve` stores events.
     number
         Its number, as in the list.
     as_json
@@ -204,7 +200,7 @@ def show(inbox: FileName, number: Positive, /, *, as_json: Json = False, body: F
 
 @letters.command(sort_key=2)
 def requeue(  # flags, each with a default
-    inbox: FileName,
+    inbox: InboxFile,
     /,
     *numbers: Positive,
     choice: _Choice = DEAD,
@@ -220,8 +216,6 @@ def requeue(  # flags, each with a default
 
     Parameters
     ----------
-    inbox
-        The file in which `rbim callback serve` stores events.
     numbers
         Their numbers, as in the list.
     every
@@ -260,7 +254,7 @@ def requeue(  # flags, each with a default
 
 @letters.command(sort_key=3)
 def discard(  # noqa: PLR0913  # flags, each with a default
-    inbox: FileName,
+    inbox: InboxFile,
     /,
     *numbers: Positive,
     quarantine: Flag = False,
@@ -278,8 +272,6 @@ def discard(  # noqa: PLR0913  # flags, each with a default
 
     Parameters
     ----------
-    inbox
-        The file in which `rbim callback serve` stores events.
     numbers
         Their numbers, as in the list.
     quarantine
