@@ -184,7 +184,7 @@ class Intake:
         verified: Verified | Rejected | None = None
         delivery: Delivery | None = None
         line: Line | None = None
-        place, whole, cause = 0, False, ""
+        place, cause = 0, ""
         try:
             with self._scope(self.budget):
                 # 1. The body.
@@ -199,7 +199,6 @@ class Intake:
                         if found is None:
                             return None
                     body = found
-                whole = True
 
                 # 2. Is it authentic? If no key matches, a provider of credentials may have other ones by now.
                 ring = self.ring
@@ -257,23 +256,21 @@ class Intake:
                         cause = f"the sink failed: {type(error).__name__}: {error}"
                     else:
                         return self._accepted(delivery, began, new=new)
-            if not whole:
+            if verified is None:  # the time was over before the body came
                 return INCOMPLETE
-            if delivery is None:  # the time was over before other keys came
+            if delivery is None:  # or before other keys came
                 return self._refuse(cast("Rejected", verified))
             cause = cause or f"the sink took longer than {self.budget:g} s"
 
             # 4. The spool.
             kept = False
-            if spool is not None and (self.spools or spool.holds):
+            if spool is not None and line is not None and (self.spools or spool.holds):
                 with self.clock.scope(SPOOL_BUDGET):
                     try:
-                        if line is not None:
-                            await self._first_in(line, place)
+                        await self._first_in(line, place)
                         stored = spool.put(delivery)
-                        if line is not None:
-                            self._leave(delivery.conversation, place)
-                            line = None
+                        self._leave(delivery.conversation, place)
+                        line = None
                         await stored()
                         kept = True
                     except BaseException as error:
