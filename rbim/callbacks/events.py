@@ -5,6 +5,7 @@ null and empty values are equal, and ``document`` tells them apart. An unknown w
 ``eventType``, ``convType`` or ``msgType`` is an :class:`UnknownEvent`.
 """
 
+import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -285,7 +286,12 @@ class Event(Answer):
     """
 
     type_name: ClassVar[str] = ""
-    """The ``msgType`` of a class; empty if the class has several."""
+    """The ``msgType`` of a class, which is its name in the platform's spelling; empty if the class has several."""
+
+    def __init_subclass__(cls) -> None:
+        word = re.sub("(?<=[a-z])(?=[A-Z])", "_", cls.__name__).upper()
+        if word in _KINDS:
+            cls.type_name = _KINDS[word]
 
     event_type: str = field(default="1", metadata=wire(read=read_text))
     conv_type: ConvType | str | None = None
@@ -350,70 +356,41 @@ IN_GROUPS = frozenset({ConvType.TEAM, ConvType.CUSTOM_TEAM, ConvType.NOTIFY_TEAM
 class Message(Event):
     """A message between two users, in a group, or pushed over REST."""
 
-    __slots__ = ()
-
 
 class Text(Message):
     """A text message: ``body`` is the text."""
-
-    __slots__ = ()
-    type_name = MsgType.TEXT
 
 
 class Picture(Message):
     """A picture, at ``attach``."""
 
-    __slots__ = ()
-    type_name = MsgType.PICTURE
-
 
 class Audio(Message):
     """A recording, at ``attach``."""
-
-    __slots__ = ()
-    type_name = MsgType.AUDIO
 
 
 class Video(Message):
     """A video, at ``attach``."""
 
-    __slots__ = ()
-    type_name = MsgType.VIDEO
-
 
 class Location(Message):
     """A place. The description does not name the field that holds it."""
-
-    __slots__ = ()
-    type_name = MsgType.LOCATION
 
 
 class File(Message):
     """A file, at ``attach``."""
 
-    __slots__ = ()
-    type_name = MsgType.FILE
-
 
 class FileCompress(Message):
     """A compressed file, at ``attach``."""
-
-    __slots__ = ()
-    type_name = MsgType.FILE_COMPRESS
 
 
 class Link(Message):
     """A link: ``link_info`` has its content."""
 
-    __slots__ = ()
-    type_name = MsgType.LINK
-
 
 class At(Message):
     """A message that mentions the accounts in ``at_user``."""
-
-    __slots__ = ()
-    type_name = MsgType.AT
 
 
 class Notification(Event):
@@ -423,105 +400,61 @@ class Notification(Event):
     ``Dialect.notifications``.
     """
 
-    __slots__ = ()
-
 
 class TeamApply(Notification):
     """An account applied to join."""
-
-    __slots__ = ()
-    type_name = Notice.TEAM_APPLY
 
 
 class TeamInvite(Notification):
     """An account was invited to join."""
 
-    __slots__ = ()
-    type_name = Notice.TEAM_INVITE
-
 
 class TeamJoin(Notification):
     """An account joined directly."""
-
-    __slots__ = ()
-    type_name = Notice.TEAM_JOIN
 
 
 class TeamDismiss(Notification):
     """The group was dissolved."""
 
-    __slots__ = ()
-    type_name = Notice.TEAM_DISMISS
-
 
 class TeamQuit(Notification):
     """A member left."""
-
-    __slots__ = ()
-    type_name = Notice.TEAM_QUIT
 
 
 class TeamKick(Notification):
     """A member was removed."""
 
-    __slots__ = ()
-    type_name = Notice.TEAM_KICK
-
 
 class TeamApplyAccept(Notification):
     """An application to join was accepted."""
-
-    __slots__ = ()
-    type_name = Notice.TEAM_APPLY_ACCEPT
 
 
 class TeamInviteAccept(Notification):
     """An invitation to join was accepted."""
 
-    __slots__ = ()
-    type_name = Notice.TEAM_INVITE_ACCEPT
-
 
 class TeamApplyReject(Notification):
     """An application to join was rejected."""
-
-    __slots__ = ()
-    type_name = Notice.TEAM_APPLY_REJECT
 
 
 class TeamInviteReject(Notification):
     """An invitation to join was rejected."""
 
-    __slots__ = ()
-    type_name = Notice.TEAM_INVITE_REJECT
-
 
 class TeamUpdate(Notification):
     """The group's information was updated."""
-
-    __slots__ = ()
-    type_name = Notice.TEAM_UPDATE
 
 
 class TeamMemberUpdate(Notification):
     """A member's information was updated."""
 
-    __slots__ = ()
-    type_name = Notice.TEAM_MEMBER_UPDATE
-
 
 class TeamAddAdmin(Notification):
     """The administrator left, and the nearest member was made administrator."""
 
-    __slots__ = ()
-    type_name = Notice.TEAM_ADD_ADMIN
-
 
 class TeamRoleUpdate(Notification):
     """A member's role changed."""
-
-    __slots__ = ()
-    type_name = Notice.TEAM_ROLE_UPDATE
 
 
 @frozen(kw_only=True)

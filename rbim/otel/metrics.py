@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from rbim.callbacks.observers import (
     Accepted,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.metrics import Meter
 
+    from rbim.client.observers import AttemptStarted
     from rbim.errors import Attempt
     from rbim.observers import Observation
     from rbim.otel.gauges import Attributes
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["CANCELLED", "INCIDENTS", "Metrics", "error_of"]
 
 CANCELLED = "cancelled"
+PORTS = {"http": 80, "https": 443}
 PLATFORM_TIMEOUT = 5.0  # seconds after which the platform gives up a delivery (Delivery rules, 4)
 HEADROOM_BUCKETS = (0.0, 0.5, 1.0, 2.0, 3.0, 3.5, 4.0, 4.5, 4.75, 4.9, 4.95, 5.0)
 HTTP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)  # as in the conventions
@@ -54,6 +57,7 @@ class Metrics:
 
     def __init__(self, meter: Meter, about: Callable[[str, str], Attributes]) -> None:
         self._about = about
+        self._of_requests: dict[tuple[str, str, str, str], Attributes] = {}
 
         def histogram(name: str, description: str, buckets: tuple[float, ...]) -> Any:  # its class is the API's own
             return meter.create_histogram(name, "s", description, explicit_bucket_boundaries_advisory=buckets)
@@ -73,6 +77,22 @@ class Metrics:
             HandlingEnded: self._handling_ended,
             **dict.fromkeys(INCIDENTS, self._incident),
         }
+
+    def request_of(self, started: AttemptStarted) -> Attributes:
+        """Return the attributes that all requests of a client share for one operation and one origin."""
+        key = (started.method, started.origin, started.template, started.client)
+        attributes = self._of_requests.get(key)
+        if attributes is None:
+            origin = urlsplit(started.origin)
+            attributes = self._of_requests[key] = {
+                **self._about("rbim.client", started.client),
+                "http.request.method": started.method,
+                "server.address": origin.hostname or "",
+                "server.port": origin.port or PORTS.get(origin.scheme, 0),
+                "url.scheme": origin.scheme,
+                "url.template": origin.path + started.template,
+            }
+        return attributes
 
     def attempt_ended(self, request: Attributes, made: Attempt, error: str | None) -> None:
         """Record a request that has ended; ``error`` is its ``error.type``."""

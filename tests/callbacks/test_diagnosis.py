@@ -4,9 +4,8 @@ import base64
 import gzip
 import itertools
 import json
-import urllib.parse
 from datetime import UTC, datetime, timedelta
-from hashlib import md5, sha1
+from hashlib import md5
 
 import pytest
 from hypothesis import given, strategies as st
@@ -95,16 +94,13 @@ def test_headers_in_another_form():
         "has blanks, quotes or ';' around it": [f" {DIGEST}", f'"{DIGEST}"', f"{DIGEST};", f"b'{DIGEST}'"],
         "is several values, separated by commas": [f"{DIGEST}, {DIGEST}"],
         "is Base64, not hexadecimal digits": [base64.b64encode(raw).decode(), base64.b64encode(LOWER.encode()).decode()],
-        "is a digest by SHA-1 or SHA-256": [sha1(BODY).hexdigest()],
-        "lacks leading zeros": [DIGEST[3:]],
-        "has an unknown format": ["what", "\uff11"],
+        "has an unknown format": ["what", "\uff11", DIGEST[3:]],
     }
     times = {
         "is empty": [""],
-        "is in microseconds or nanoseconds": [f"{TIME}000", f"{TIME}000000"],
         "is a date, not milliseconds": ["20260102030405", "2026-01-02 03:04:05", "Fri, 02 Jan 2026 03:04:05 GMT"],
         "has blanks, quotes or ';' around it": [f"{TIME}\t", f"'{TIME}'", f"{TIME};"],
-        "has an unknown format": ["-1", "\uff11", "176732304500"],
+        "has an unknown format": ["-1", "\uff11", "176732304500", f"{TIME}000"],
     }
     each_says([
         (f"the header {name} {words}", bad, [headers(**{name: value})], {})
@@ -142,9 +138,8 @@ def test_how_a_checksum_was_computed():
         ("over MD5 in upper case, unlike the header", [headers(MD5=LOWER)], {}),
         ("over the time in seconds", of(APP, TOKEN, DIGEST, TIME[:10]), {}),
         ("with its parts in a wrong order", of(APP, TOKEN, TIME, DIGEST), {}),
-        ("without MD5", of(APP, TOKEN, TIME), {}),
-        ("without AppId", of(TOKEN, DIGEST, TIME), {}),
-        ("without AppToken", of(APP, DIGEST, TIME), {}),
+        *(("without one of its parts", of(*parts), {}) for parts in ((APP, TOKEN, TIME), (TOKEN, DIGEST, TIME))),
+        ("without one of its parts", of(APP, DIGEST, TIME), {}),
         (f"with AppId {APP} and the AppToken of application {OTHER}", of(APP, OTHER_TOKEN, DIGEST, TIME), both),
         (f"with AppId {OTHER} and the AppToken of application {APP}", of(OTHER, TOKEN, DIGEST, TIME), both),
         (f"with AppId {APP}, which is not configured here, and", [headers()], {"by": mistyped}),
@@ -179,11 +174,6 @@ def test_how_a_body_was_changed():
         ("again (gb18030 became utf-8)", TEXT.encode("gbk"), TEXT.encode(), {}),
         ("again (utf-8 became gb18030)", TEXT.encode(), TEXT.encode("gbk"), {}),
         ("again (utf-8 became latin-1)", '"éÿ"'.encode(), '"éÿ"'.encode("latin-1"), {}),
-        ("it was treated as a form", BODY, urllib.parse.quote_plus(BODY).encode() + b"=", {}),
-        ("it was treated as a form", BODY, b"body=" + urllib.parse.quote(BODY).encode(), {}),
-        ("it was treated as a form", urllib.parse.quote_plus(BODY).encode(), BODY, {}),
-        ("a gateway encoded it in Base64", TEXT.encode(), base64.b64encode(TEXT.encode()), {}),
-        ("it was compressed", BODY, gzip.compress(BODY), {}),
         ("no usual change explains it", BODY, b'{"another":1}', {"Content-Length": "many"}),
     ]])  # fmt: skip
 

@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from anyio import Event
-from attrs import evolve
+from attrs import define, evolve, field
 
 from rbim._support.asgi import TooLarge, body_of
 from rbim._support.text import one_line
@@ -25,15 +25,16 @@ from rbim.callbacks.observers import (
     Skewed,
     Spooled,
 )
-from rbim.callbacks.receiver.replies import ACCEPTED, INCOMPLETE, UNAVAILABLE, Reply, refusal
+from rbim.callbacks.receiver.replies import ACCEPTED, INCOMPLETE, REFUSALS, UNAVAILABLE, Reply
 from rbim.callbacks.signature import Policy, Reason, Rejected, verify
 from rbim.callbacks.worker.attempt import caller_error
+from rbim.clock import monotonic_of
 from rbim.dialect import OutOfTime
 from rbim.storage.group_commit import Chain
 from rbim.timeouts import deadlines_of, is_unshielded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from contextlib import AbstractContextManager
 
     from rbim._support.asgi import Receive
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from rbim.callbacks.signature import Headers, Verified
     from rbim.clock import Clock
     from rbim.timeouts import Deadlines
+
+    Expiring = Callable[[float], AbstractContextManager[object, bool]]  # a block that may end before its last line
 
 __all__ = ["Intake"]
 
@@ -92,6 +95,7 @@ Line = dict[int, Event | None]
 """The deliveries of one conversation on their way, in order; with an event for each that waits until it is the first."""
 
 
+@define(eq=False, repr=False, kw_only=True)
 class Intake:
     """Checks and stores deliveries while it is ``open``; handling is left to a worker.
 
@@ -99,76 +103,71 @@ class Intake:
     False while the sink could not be entered.
     """
 
-    def __init__(  # noqa: PLR0913  # the parts that the receiver puts together
-        self,
-        *,
-        ring: KeyRing,
-        policy: Policy,
-        out_of_time: OutOfTime,
-        sink: Sink,
-        spool: Spool | None,
-        spools: bool,
-        budget: float,
-        clock: Clock,
-        observers: Observers,
-    ) -> None:
-        self.open = False
-        self.sink_entered = False
-        self._begun = False  # entered once, or reported that it is not
-        self._failed: tuple[float, str] | None = None  # the last delivery that neither sink nor spool stored
-        self.policy = policy
-        self.budget = budget
-        self.clock = clock
-        self._deadlines: Deadlines | None = None
-        self._scope = _may_expire(clock)
-        self._most_of_body = inf if policy.max_body is None else policy.max_body
-        self._ring = ring
-        self._sink = sink
-        self._accept: Callable[..., Any] = sink.accept
-        self._chained = "chain" in signature(sink.accept).parameters
-        self._spool = spool
-        self._spools = spools
-        self._observers = observers
-        observed = observers.wants(DeliveryStarted) or observers.wants(DeliveryEnded)
+    ring: KeyRing
+    policy: Policy
+    out_of_time: OutOfTime
+    sink: Sink
+    spool: Spool | None
+    spools: bool
+    budget: float
+    clock: Clock
+    observers: Observers
+    open: bool = field(default=False, init=False)
+    sink_entered: bool = field(default=False, init=False)
+    take: Callable[..., Awaitable[Reply | None]] = field(init=False)
+    _monotonic: Callable[[], float] = field(init=False)
+    _window: Policy = field(init=False)
+    _begun: bool = field(default=False, init=False)  # entered once, or reported that it is not
+    _failed: tuple[float, str] | None = field(default=None, init=False)  # the last one that neither sink nor spool stored
+    _deadlines: Deadlines | None = field(default=None, init=False)
+    _scope: Expiring = field(init=False)
+    _chained: bool = field(init=False)
+    _lines: dict[str, Line] = field(factory=dict[str, Line], init=False)
+    _chain: Chain = field(factory=Chain, init=False)
+    _arrived: int = field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.end()
+        self._monotonic = monotonic_of(self.clock)
+        observed = self.observers.wants(DeliveryStarted) or self.observers.wants(DeliveryEnded)
         self.take = self._observed if observed else self.receive
-        self._lines: dict[str, Line] = {}
-        self._chain = Chain()
-        self._arrived = 0
-        self._out_of_time = out_of_time if sink.durable else OutOfTime.REFUSED
-        self._window = policy
-        if self._out_of_time is not OutOfTime.REFUSED:
-            self._window = _widened(policy, min(sink.retention, LONGEST_RETENTION))
+        self._chained = "chain" in signature(self.sink.accept).parameters
+        if not self.sink.durable:
+            self.out_of_time = OutOfTime.REFUSED
+        self._window = self.policy
+        if self.out_of_time is not OutOfTime.REFUSED:
+            self._window = _widened(self.policy, min(self.sink.retention, LONGEST_RETENTION))
 
     def begin(self) -> None:
         """Start to accept deliveries, in the running event loop."""
-        if is_unshielded(getattr(type(self._sink), "accept", None)):  # the shared timer heeds no shields
+        if is_unshielded(getattr(type(self.sink), "accept", None)):  # the shared timer heeds no shields
             self._deadlines = deadlines_of(self.clock, again=CANCEL_EVERY)
-        self._scope = _may_expire(self._deadlines or self.clock)
+            self._scope = cast("Expiring", (self._deadlines or self.clock).scope)
         self.open = self._begun = True
         self._failed = None
 
     def end(self) -> None:
         """Accept no more deliveries; a later ``begin`` may be in another event loop."""
-        self.open = False
-        self._deadlines, self._scope = None, _may_expire(self.clock)
+        self.open, self._deadlines = False, None
+        self._scope = cast("Expiring", self.clock.scope)
 
     @property
     def failure(self) -> str | None:
         """Why the last delivery could not be stored, for ``FAILING`` seconds after that; otherwise None."""
-        if self._failed is None or self.clock.monotonic() - self._failed[0] >= FAILING:
+        if self._failed is None or self._monotonic() - self._failed[0] >= FAILING:
             return None
         return self._failed[1]
 
     async def _observed(self, headers: Headers, body: bytes, receive: Receive | None = None) -> Reply | None:
         """Like :meth:`receive`; observers see the start and the end of the delivery."""
-        began, keys, reply = self.clock.monotonic(), list[str](), None
-        self._observers.notify(DeliveryStarted)
+        began, keys, reply = self._monotonic(), list[str](), None
+        self.observers.notify(DeliveryStarted)
         try:
             reply = await self.receive(headers, body, receive, keys)
         finally:
             status = None if reply is None else reply.status
-            elapsed = self.clock.monotonic() - began
-            self._observers.notify(DeliveryEnded, key=keys[0] if keys else None, status=status, elapsed=elapsed)
+            elapsed = self._monotonic() - began
+            self.observers.notify(DeliveryEnded, key=keys[0] if keys else None, status=status, elapsed=elapsed)
         return reply
 
     async def receive(  # noqa: C901, PLR0912, PLR0915  # the whole way, in order; a coroutine more would cost each delivery
@@ -180,48 +179,51 @@ class Intake:
         """
         if not self._begun:
             self._begun = True
-            self._observers.notify(NotEntered)
-        began, spool = self.clock.monotonic(), self._spool
+            self.observers.notify(NotEntered)
+        began, spool, most = self._monotonic(), self.spool, self.policy.max_body or inf
         verified: Verified | Rejected | None = None
         delivery: Delivery | None = None
         line: Line | None = None
-        place, whole, cause = 0, False, ""
+        place, cause = 0, ""
         try:
             with self._scope(self.budget):
                 # 1. The body.
                 if receive is not None:
                     message = await receive()
                     found: Any = message.get("body")
-                    if found.__class__ is not bytes or len(found) > self._most_of_body or message.get("more_body"):
+                    if found.__class__ is not bytes or len(found) > most or message.get("more_body"):
                         try:
-                            found = await body_of(receive, self._most_of_body, message)
+                            found = await body_of(receive, most, message)
                         except TooLarge as error:
                             return self._refuse(Rejected(reason=Reason.TOO_LARGE, detail=str(error)))
                         if found is None:
                             return None
                     body = found
-                whole = True
 
                 # 2. Is it authentic? If no key matches, a provider of credentials may have other ones by now.
-                question = self._ring.arrived()
+                ring = self.ring
+                question = ring.arrived() if ring.asks else 0
                 while True:
-                    now, keys = self.clock.now(), self._ring.keys
+                    now, keys = self.clock.now(), ring.keys
                     if keys is None:
                         return UNAVAILABLE
-                    verified = verify(headers, body, credentials=keys, now=now, policy=self._window)
+                    verified = verify(headers, body, credentials=keys, now=now, policy=self.policy)
                     if not (isinstance(verified, Rejected) and verified.reason is Reason.CHECKSUM_MISMATCH):
                         break
-                    if question is None or not await self._ring.changed(question):
+                    if not ring.asks or not await ring.changed(question):
                         break
+                outside = verified if isinstance(verified, Rejected) and verified.age is not None else None
+                if outside is not None:  # it is authentic
+                    verified = verify(headers, body, credentials=keys, now=now, policy=self._window)
                 if isinstance(verified, Rejected):
                     return self._refuse(verified)
                 if verified.key.index:
-                    self._observers.notify(OldToken, key=verified.key)
+                    self.observers.notify(OldToken, key=verified.key)
                 delivery = delivery_of(body, app_id=verified.key.app_id, received=now)
-                if self._window is not self.policy and (outside := self.policy.rejection(verified.age)) is not None:
-                    if self._out_of_time is OutOfTime.RESENDS and not delivery.resent:
+                if outside is not None:
+                    if self.out_of_time is OutOfTime.RESENDS and not delivery.resent:
                         return self._refuse(outside)
-                    self._observers.notify(Skewed, skew=verified.age, accepted=True)
+                    self.observers.notify(Skewed, skew=verified.age, accepted=True)
                 if len(body) <= MOST_OF_PROBE and b"".join(as_utf8(body).split()) == b"{}":
                     return ACCEPTED
                 if not self.open:
@@ -236,52 +238,49 @@ class Intake:
                     line[place] = None
                     if not self._chained:
                         await self._first_in(line, place)
-                if not self.sink_entered or (self._spools and getattr(self._sink, "ready", True) is False):
+                if not self.sink_entered or (self.spools and getattr(self.sink, "ready", True) is False):
                     cause = NOT_READY
                 elif spool is not None and (spool.holds or self._chain.broken is not None):
                     cause = IN_SPOOL
                 else:
                     try:
-                        if line is None or not self._chained:
-                            new = await self._accept(delivery)
-                        else:
-                            new = await self._accept(delivery, chain=self._chain)
+                        accept: Callable[..., Any] = self.sink.accept
+                        chained = self._chained and line is not None
+                        new = await (accept(delivery, chain=self._chain) if chained else accept(delivery))
                     except BaseException as error:
                         if (ending := caller_error(error)) is not None:
                             raise ending from None
                         if self._chained:
                             self._chain.fail(error)
-                        self._observers.log.warning("the sink failed", exc_info=error)
+                        self.observers.log.warning("the sink failed", exc_info=error)
                         cause = f"the sink failed: {type(error).__name__}: {error}"
                     else:
                         return self._accepted(delivery, began, new=new)
-            if not whole:
+            if verified is None:  # the time was over before the body came
                 return INCOMPLETE
-            if delivery is None:  # the time was over before other keys came
+            if delivery is None:  # or before other keys came
                 return self._refuse(cast("Rejected", verified))
             cause = cause or f"the sink took longer than {self.budget:g} s"
 
             # 4. The spool.
             kept = False
-            if spool is not None and (self._spools or spool.holds):
+            if spool is not None and line is not None and (self.spools or spool.holds):
                 with self.clock.scope(SPOOL_BUDGET):
                     try:
-                        if line is not None:
-                            await self._first_in(line, place)
+                        await self._first_in(line, place)
                         stored = spool.put(delivery)
-                        if line is not None:
-                            self._leave(delivery.conversation, place)
-                            line = None
+                        self._leave(delivery.conversation, place)
+                        line = None
                         await stored()
                         kept = True
                     except BaseException as error:
                         if (ending := caller_error(error)) is not None:
                             raise ending from None
-                        self._observers.log.warning("the spool failed", exc_info=True)
-            self._observers.notify(Spooled, key=delivery.key, why=cause, kept=kept)
+                        self.observers.log.warning("the spool failed", exc_info=True)
+            self.observers.notify(Spooled, key=delivery.key, why=cause, kept=kept)
             if kept:
                 return self._accepted(delivery, began, new=True)
-            self._failed = (self.clock.monotonic(), one_line(cause, MOST_OF_LINE))
+            self._failed = (self._monotonic(), one_line(cause, MOST_OF_LINE))
             return UNAVAILABLE
         finally:
             if line is not None and delivery is not None:
@@ -307,9 +306,9 @@ class Intake:
     def _refuse(self, rejected: Rejected) -> Reply:
         """Notify the observers of a refused delivery and return the answer."""
         if rejected.age is not None:
-            self._observers.notify(Skewed, skew=rejected.age, accepted=False)
-        self._observers.notify(Refused, reason=rejected.reason, detail=rejected.detail)
-        return refusal(rejected.reason)
+            self.observers.notify(Skewed, skew=rejected.age, accepted=False)
+        self.observers.notify(Refused, reason=rejected.reason, detail=rejected.detail)
+        return REFUSALS[rejected.reason]
 
     def _accepted(self, delivery: Delivery, began: float, *, new: bool | OtherContent) -> Reply:
         self._failed = None
@@ -317,15 +316,9 @@ class Intake:
         if isinstance(new, OtherContent):
             delivery, new = delivery._replace(key=new.key, problem=new.problem), True
         if new and delivery.problem is not None:
-            self._observers.notify(Quarantined, key=delivery.key, problem=delivery.problem, other_content=other)
-        if self._observers.wants(Accepted):
-            self._observers.notify(Accepted, key=delivery.key, new=new, elapsed=self.clock.monotonic() - began)
+            self.observers.notify(Quarantined, key=delivery.key, problem=delivery.problem, other_content=other)
+        self.observers.notify(Accepted, key=delivery.key, new=new, elapsed=self._monotonic() - began)
         return ACCEPTED
-
-
-def _may_expire(scopes: Deadlines | Clock) -> Callable[[float], AbstractContextManager[object, bool]]:
-    """Return the factory of scopes whose block may end before its last line, which the protocol does not say."""
-    return cast("Callable[[float], AbstractContextManager[object, bool]]", scopes.scope)
 
 
 def _widened(policy: Policy, retention: float) -> Policy:

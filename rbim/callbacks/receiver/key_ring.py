@@ -46,9 +46,10 @@ FORM = "Credentials(app_id=..., app_token=...), a list of them, or a function th
 
 
 class KeyRing:
-    """The keys of now. Enter it before use, in the event loop of the receiver.
+    """The ``keys`` of now; None before a provider was asked for the first time. Enter it in the receiver's event loop.
 
-    No message shows credentials of a wrong type: they may be a token.
+    While it ``asks`` a provider, each delivery begins with :meth:`arrived`. No message shows credentials of a wrong type:
+    they may be a token.
     """
 
     def __init__(
@@ -60,19 +61,19 @@ class KeyRing:
         grace: float,
         pause: float,
     ) -> None:
-        self._keys: Keys | None = None
+        self.keys: Keys | None = None
+        self.asks = False
         self._provider: CallbackCredentialsProvider | None = None
         if isinstance(credentials, Keys):
-            self._keys = credentials
+            self.keys = credentials
         elif callable(credentials) and not isinstance(credentials, (type, Credentials)):
             self._provider = credentials
         else:
-            self._keys = keys_of(_listed(credentials))
+            self.keys = keys_of(_listed(credentials))
         self._clock = clock
         self._log = log
         self._grace = grace
         self._source = CredentialSource(self._ask, self._use, self._failed, clock=clock, pause=pause)
-        self._entered = False
         self._current: tuple[Credentials, ...] = ()
         self._retired: dict[Credentials, float] = {}  # to the time when they are refused
         self._next_refused = inf
@@ -84,27 +85,21 @@ class KeyRing:
         """Ask the provider. Raises its error."""
         if self._provider is not None:
             await self._source.begin()
-            self._entered = True
+            self.asks = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        self._entered = False
+        self.asks = False
         self._source.end()
 
-    @property
-    def keys(self) -> Keys | None:
-        """The keys to accept now; None before the provider was asked for the first time."""
-        if self._retired and self._clock.monotonic() >= self._next_refused:
+    def arrived(self) -> int:
+        """Note that a delivery has arrived; return the number of the question whose answer counts for it."""
+        now = self._clock.monotonic()
+        if now >= self._next_refused:
             self._make()
-        return self._keys
-
-    def arrived(self) -> int | None:
-        """Note that a delivery has arrived; return the number of the question whose answer counts for it, or None."""
-        if not self._entered:
-            return None
-        if self._clock.monotonic() - self._source.asked_at > OLD:
+        if now - self._source.asked_at > OLD:
             self._source.wake()
         return self._source.begun + 1
 
@@ -118,21 +113,8 @@ class KeyRing:
         return False
 
     async def _ask(self) -> tuple[Credentials, ...]:
+        """Ask the provider, a plain one in a thread; an exit or a stray cancellation of it becomes an InvalidRequest."""
         provider = cast("CallbackCredentialsProvider", self._provider)
-        code = ForeignCode()
-        try:
-            answer: object = provider() if is_async(provider) else await self._in_thread(provider)
-            return _listed(await answer if inspect.isawaitable(answer) else answer)
-        except Exception:
-            raise
-        except BaseException as error:
-            if not code.failed(error):
-                raise
-            raise InvalidRequest(f"credentials: the provider raised {type(error).__name__}", field="credentials") from error
-
-    async def _in_thread(self, provider: CallbackCredentialsProvider) -> object:
-        if self._in_its_thread:
-            raise TimeoutError("it has not ended since the last question")
 
         def call() -> tuple[object]:
             self._in_its_thread = True
@@ -141,8 +123,19 @@ class KeyRing:
             finally:
                 self._in_its_thread = False
 
-        (answer,) = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
-        return answer
+        code = ForeignCode()
+        try:
+            if is_async(provider):
+                answer: object = provider()
+            elif self._in_its_thread:
+                raise TimeoutError("it has not ended since the last question")  # noqa: TRY301
+            else:
+                (answer,) = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+            return _listed(await answer if inspect.isawaitable(answer) else answer)
+        except BaseException as error:
+            if isinstance(error, Exception) or not code.failed(error):
+                raise
+            raise InvalidRequest(f"credentials: the provider raised {type(error).__name__}", field="credentials") from error
 
     def _use(self, current: tuple[Credentials, ...]) -> bool:
         self._logged_at = -inf
@@ -159,7 +152,7 @@ class KeyRing:
         now = self._clock.monotonic()
         self._retired = {each: end for each, end in self._retired.items() if now < end}
         self._next_refused = min(self._retired.values(), default=inf)
-        self._keys = Keys(*self._current, retired=self._retired)
+        self.keys = Keys(*self._current, retired=self._retired)
         self._changes += 1
 
     def _failed(self, error: BaseException) -> None:

@@ -13,17 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-__all__ = [
-    "ACCEPTED",
-    "INCOMPLETE",
-    "NOT_POST",
-    "TEXT",
-    "UNAVAILABLE",
-    "Health",
-    "Reply",
-    "refusal",
-    "reply_of",
-]
+__all__ = ["ACCEPTED", "INCOMPLETE", "NOT_POST", "REFUSALS", "TEXT", "UNAVAILABLE", "Health", "Reply", "reply_of"]
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -59,17 +49,14 @@ def _refused(status: int, **headers: str) -> Reply:
 
 
 ACCEPTED = Reply(200)
-UNAUTHENTIC = _refused(401)
 INCOMPLETE = _refused(400, connection="close")
 NOT_POST = _refused(405, allow="POST")
-TOO_LARGE = _refused(413, connection="close")
-ENCODED = _refused(415, connection="close")
 UNAVAILABLE = _refused(503, retry_after="1")
-
-
-def refusal(reason: Reason) -> Reply:
-    """Return the answer to a refused delivery."""
-    return {Reason.TOO_LARGE: TOO_LARGE, Reason.UNSUPPORTED_ENCODING: ENCODED}.get(reason, UNAUTHENTIC)
+REFUSALS = {
+    **dict.fromkeys(Reason, _refused(401)),
+    Reason.TOO_LARGE: _refused(413, connection="close"),
+    Reason.UNSUPPORTED_ENCODING: _refused(415, connection="close"),
+}
 
 
 @frozen(kw_only=True)

@@ -48,8 +48,8 @@ __all__ = ["Spool", "refused_in"]
 # other in each conversation to another sink. One transaction deletes those that it has stored and reads the next ones.
 #
 # A conversation of which a delivery was not stored has failed: it is passed over until forward() begins again at the front,
-# after a pause that grows (PAUSES). So it holds up no other. After MISSES batches in a row of which the sink stored nothing,
-# the sink is down: then each further batch waits for a pause.
+# after a pause that grows (PAUSES). So it holds up no other. If all conversations of a batch have failed, the sink may be
+# down: then the next batch waits for that pause, too.
 #
 # What must always hold:
 # - A delivery is deleted only after the sink has stored it: none is dropped.
@@ -82,7 +82,6 @@ REFUSED = "SELECT refused FROM delivery WHERE refused IS NOT NULL ORDER BY numbe
 OFFER_AGAIN = "UPDATE delivery SET refused = NULL WHERE refused IS NOT NULL"
 
 BATCH = 256
-MISSES = 3
 PAUSES = Backoff(attempts=sys.maxsize, first=0.5, factor=2.0, most=5.0)
 POLL = 0.25  # seconds of real time until deliveries that another process has put into the file are seen
 
@@ -106,8 +105,7 @@ class _SpoolFile(EventFile):
         self.commit([partial(self.database.execute, OFFER_AGAIN)])
 
     def count(self) -> int:
-        ((count,),) = self.database.execute(COUNT).fetchall()
-        return int(count)
+        return int(self.database.execute(COUNT).fetchone()[0])
 
     def any(self) -> bool:
         return self.database.execute(ANY).fetchone() is not None
@@ -181,7 +179,7 @@ class Spool:
         refused: list[tuple[str, int]] = []
         failed: set[str] = set()  # conversations that are passed over
         again = 0.0  # when that ends
-        rounds = failures = misses = 0  # rounds with a failed conversation; failures of the file and of the sink in a row
+        failures = 0  # of the file and of the sink, since nothing waited
         while True:
             puts, self._news, now = self._puts, anyio.Event(), self._clock.monotonic()
             if now >= again:
@@ -195,7 +193,6 @@ class Spool:
                     stored, refused = [], []
                     # a command runs after what was put before; and more may be put meanwhile
                     self.holds = bool(rows) or await self._commits.run(self._file.any) or self._puts != puts
-                failures = 0
             except Exception:
                 failures += 1
                 pause = PAUSES.pause(failures) or PAUSES.most
@@ -203,7 +200,7 @@ class Spool:
                 await self._clock.sleep(pause)
                 continue
             if not rows:
-                rounds = rounds if self.holds else 0
+                failures = failures if self.holds else 0
                 with self._clock.scope(again - now) if failed else nullcontext(), anyio.move_on_after(POLL):
                     await self._news.wait()
                 continue
@@ -213,36 +210,34 @@ class Spool:
                 conversations[row.conversation].append(row)
             errors = await self._offer(rows, conversations)
             stored = [row.number for row in rows if row.number not in errors]
-            new: list[tuple[_SpoolRow, BaseException]] = []
+            new: dict[str, tuple[_SpoolRow, BaseException]] = {}
             for name, of_one in conversations.items():
                 first = next((row for row in of_one if row.number in errors), None)
                 if first is None:
                     continue
                 error = errors[first.number]
-                if error is None:
-                    if first is not of_one[0]:
-                        continue  # the time was over before its turn
-                    error = TimeoutError(f"the sink took longer than {self._budget:g} s")
+                if error is None and first is not of_one[0]:
+                    continue  # the time was over before its turn
                 if isinstance(error, InvalidRequest):
                     refused.append((str(error), first.number))
                     problem = f"the sink refuses it: {error}; it stays in {self._path}, and is offered again after a restart"
                     self._observers.notify(Quarantined, key=first.delivery().key, problem=problem)
                 else:
-                    if not failed:
-                        rounds += 1
-                        again = self._clock.monotonic() + (PAUSES.pause(rounds) or PAUSES.most)
-                    failed.add(name)
-                    new.append((first, error))
-            if new:
-                key, failure = new[0][0].delivery().key, failure_of(new[0][1])
-                others = f" and those of {len(new) - 1} more conversations" if len(new) > 1 else ""
-                text = "event %s%s stays in the spool, and is offered to the sink again: %s"
-                self._observers.log.warning(text, key, others, failure.line, extra={"rbim_key": key})
-            misses = 0 if stored or refused else misses + 1
-            if misses >= MISSES:
-                pause = PAUSES.pause(misses) or PAUSES.most
-                await self._clock.sleep(pause)
+                    new[name] = first, error or TimeoutError(f"the sink took longer than {self._budget:g} s")
+            if not new:
+                continue
+            key, failure = next((row.delivery().key, failure_of(error)) for row, error in new.values())
+            others = f" and those of {len(new) - 1} more conversations" if len(new) > 1 else ""
+            text = "event %s%s stays in the spool, and is offered to the sink again: %s"
+            self._observers.log.warning(text, key, others, failure.line, extra={"rbim_key": key})
+            down = len(new) == len(conversations) > 1 and not stored
+            if down or not failed:
+                failures += 1
+                pause = PAUSES.pause(failures) or PAUSES.most
+                if down:
+                    await self._clock.sleep(pause)
                 again = self._clock.monotonic() + pause
+            failed.update(new)
 
     async def _offer(
         self, rows: Sequence[_SpoolRow], conversations: Mapping[str, Sequence[_SpoolRow]]

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from concurrent.futures import CancelledError, Future
-from contextlib import suppress
+from concurrent.futures import CancelledError
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from http import HTTPStatus
 from threading import Lock, Thread, main_thread
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import anyio
-from anyio.from_thread import BlockingPortal
+from anyio.from_thread import start_blocking_portal
 
 from rbim.callbacks.receiver.replies import INCOMPLETE, NOT_POST, TEXT, UNAVAILABLE, reply_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from types import TracebackType
     from wsgiref.types import StartResponse, WSGIEnvironment
+
+    from anyio.from_thread import BlockingPortal
 
     from rbim.callbacks.receiver.replies import Health, Reply
     from rbim.callbacks.signature import Headers
@@ -37,19 +37,13 @@ T = TypeVar("T")
 # running -> stopped   stop(), or the end of the main thread; handlers have the receiver's ``drain``
 # stopped -> running   start()
 #
-# The thread is no daemon: the interpreter waits at its end until the receiver is left.
+# The interpreter waits at its end until the receiver is left: for the thread that waits for the end of the main thread.
 
 
-class _AsyncReceiver(Protocol):
+class _AsyncReceiver(AbstractAsyncContextManager[object], Protocol):
     async def receive(self, headers: Headers, body: bytes) -> Reply: ...
 
     async def health(self) -> Health: ...
-
-    async def __aenter__(self) -> object: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> object: ...
 
 
 class ReceiverWsgi:
@@ -65,7 +59,7 @@ class ReceiverWsgi:
         self._health = health
         self._lock = Lock()
         self._portal: BlockingPortal | None = None
-        self._thread: Thread | None = None
+        self._running: ExitStack | None = None
         self._pid = 0
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
@@ -95,39 +89,27 @@ class ReceiverWsgi:
         raise RuntimeError.
         """
         with self._lock:
-            if self._thread is not None:
+            if self._running is not None:
                 self._require_own_process()
                 return
-            begun: Future[BlockingPortal] = Future()
-            thread = Thread(target=anyio.run, args=(self._run, begun), name="rbim-wsgi")
-            thread.start()
-            self._pid = os.getpid()
-            self._portal = begun.result()
-            self._thread = thread
-            Thread(target=self._stop_at_the_end, name="rbim-wsgi-end", daemon=True).start()
+            with ExitStack() as entering:
+                portal = entering.enter_context(start_blocking_portal())
+                entering.enter_context(portal.wrap_async_context_manager(self._receiver))
+                self._running = entering.pop_all()
+            self._portal, self._pid = portal, os.getpid()
+            Thread(target=self._stop_at_the_end, name="rbim-wsgi-end").start()
 
     def stop(self) -> None:
         """Leave the receiver; wait until running handlers have ended or their ``drain`` is over. Answers are 503 then."""
         with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is not None and self._portal is not None:
-            with suppress(RuntimeError):  # it has ended by itself
-                self._portal.start_task_soon(self._portal.stop)
-            thread.join()
+            running, self._running = self._running, None
+        if running is not None:
+            with suppress(RuntimeError):  # the event loop has ended by itself
+                running.close()
 
     def _stop_at_the_end(self) -> None:
         main_thread().join()
         self.stop()
-
-    async def _run(self, begun: Future[BlockingPortal]) -> None:
-        try:
-            async with self._receiver, BlockingPortal() as portal:
-                begun.set_result(portal)
-                await portal.sleep_until_stopped()
-        except BaseException as error:
-            if begun.done():
-                raise
-            begun.set_exception(error)
 
     def _call(self, function: Callable[..., Awaitable[T]], *args: object) -> T | None:
         """Call a function in the receiver's thread; None if the receiver has stopped."""

@@ -27,8 +27,8 @@ STALE_HINT = "If it was captured a while ago, this is the only problem: give the
 EXPECTED = "expected header lines, an empty line and the body"
 REQUEST_LINE = re.compile(rb"[A-Za-z]+ \S+( HTTP/[0-9.]+)?\s*")
 EMPTY_LINE = re.compile(rb"\r?\n\r?\n")
+FOLD = re.compile(rb"\r?\n[ \t]+")  # a line that begins with a blank continues the one before
 HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:(.*)", re.DOTALL)
-BLANKS = b" \t"
 
 
 def explain_capture(file: str, at: datetime | None, *, as_json: bool = False) -> Exit:
@@ -67,7 +67,7 @@ def _from_http(data: bytes) -> tuple[Pairs, bytes]:
     end = EMPTY_LINE.search(head)
     if end is not None:
         head, body = head[: end.start()], head[end.end() :]
-    lines = _unfolded(head)
+    lines = FOLD.sub(b" ", head).splitlines()
     if lines and REQUEST_LINE.fullmatch(lines[0]):
         del lines[0]
     pairs: Pairs = []
@@ -76,21 +76,10 @@ def _from_http(data: bytes) -> tuple[Pairs, bytes]:
         if header is None:
             # the message leaves the line out: it may contain anything
             raise InvalidRequest(f"line {len(pairs) + 1} of the headers has no name and ':'; {EXPECTED}")
-        pairs.append((header[1], header[2].strip(BLANKS)))
+        pairs.append((header[1], header[2].strip(b" \t")))
     if not pairs:
         raise InvalidRequest(f"there are no headers; {EXPECTED}")
     return pairs, body
-
-
-def _unfolded(head: bytes) -> list[bytes]:
-    """Return the lines of a head; a line that begins with a blank is joined to the one before."""
-    lines: list[list[bytes]] = []
-    for line in head.splitlines():
-        if lines and line.startswith((b" ", b"\t")):
-            lines[-1].append(line.lstrip(BLANKS))
-        else:
-            lines.append([line])
-    return [b" ".join(parts) for parts in lines]
 
 
 def _from_json(data: bytes) -> tuple[Pairs, bytes]:
@@ -101,18 +90,15 @@ def _from_json(data: bytes) -> tuple[Pairs, bytes]:
     try:
         headers = document["headers"]
         listed = cast("Any", headers.items() if isinstance(headers, dict) else headers)
-        pairs = [(_bytes(name), _bytes(each)) for name, value in listed for each in _several(value)]
+        several = [(name, cast("Any", value) if isinstance(value, list) else [value]) for name, value in listed]
+        pairs = [(_bytes(name), _bytes(each)) for name, values in several for each in values]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise InvalidRequest('"headers" must be an object or a list of pairs, with texts as values') from None
-    return pairs, _body_of(document)
-
-
-def _body_of(document: dict[str, Any]) -> bytes:
     body, encoded = document.get("body"), document.get("body_base64")
     if encoded is None and document.get("isBase64Encoded") is True:  # as API gateways write it
         encoded = body
     try:
-        return _bytes(body) if encoded is None else b64decode(_bytes(encoded), validate=True)
+        return pairs, _bytes(body) if encoded is None else b64decode(_bytes(encoded), validate=True)
     except (AttributeError, ValueError):
         raise InvalidRequest('the body must be a text in "body", or Base64 in "body_base64"') from None
 
@@ -120,7 +106,3 @@ def _body_of(document: dict[str, Any]) -> bytes:
 def _bytes(text: Any) -> bytes:  # JSON
     encoded: bytes = text.encode("utf-8", "surrogatepass")
     return encoded
-
-
-def _several(value: Any) -> list[Any]:  # JSON
-    return cast("Any", value) if isinstance(value, list) else [value]

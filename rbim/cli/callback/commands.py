@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from rbim._support.json_values import json_values
-from rbim.cli.callback.filters import kind_of, moment_ago, moment_of
-from rbim.cli.callback.inboxes import shown_inbox, with_archive
+from rbim.cli.callback.filters import kind_of, moment_ago, moment_of, shown_kinds
+from rbim.cli.callback.inboxes import InboxFile, shown_inbox, with_archive
 from rbim.cli.callback.options import SendOptions, ServeOptions, WorkOptions
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import require
 from rbim.cli.exit_codes import Exit
-from rbim.cli.flag_types import FileName, Flag, Json  # noqa: TC001  # cyclopts reads it
+from rbim.cli.flag_types import FileName, Json  # noqa: TC001  # cyclopts reads it
 from rbim.cli.json_output import show_json
-from rbim.cli.printable import counted, printable
+from rbim.cli.printable import counted
 
 if TYPE_CHECKING:
     from rbim.callbacks.inbox.stored import Archive
@@ -113,55 +113,38 @@ def explain(
     return explain_capture(file, None if at is None else moment_of(at, "--at"), as_json=as_json)
 
 
-MOST_KINDS = 5
-
-
 @callback.command(sort_key=4)
-def replay(  # noqa: PLR0913  # flags, each with a default
+def replay(
     *,
-    inbox: FileName,
+    inbox: InboxFile,
     since: str | None = None,
     kind: str | None = None,
-    dry_run: Flag = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> int:
-    """Schedule events of an inbox to be handled again, and print their number.
+    """Schedule events of an inbox to be handled again, after a confirmation, and print their number.
 
-    Without --since or --kind it asks first, since all events are handled again. `rbim callback letters requeue` takes dead
-    letters alone.
-    `rbim callback serve --print` handles them at once if it is running, else when it starts.
+    Without --since and --kind, it takes all. The question says how many there are of each msgType. `rbim callback letters
+    requeue` takes dead letters alone. `rbim callback serve --print` handles them at once if it is running, else when it
+    starts.
 
     Parameters
     ----------
-    inbox
-        The file in which `rbim callback serve` stores events.
     since
         Only events received since then: 7d, 24h, 30m, or 2026-01-31T09:00:00+08:00.
     kind
         Only events of one kind: a msgType such as TEAM_KICK, or a class such as TeamKick or Notification.
-    dry_run
-        Print how many events would be handled again, by msgType, and change nothing.
     as_json
         Print one JSON object.
     """
     moment = None if since is None else moment_ago(since, "--since")
     chosen = None if kind is None else kind_of(kind)
-    if dry_run:
+    if not yes:
         kinds = with_archive(inbox, lambda one: one.replayable(moment, chosen))
-        if as_json:
-            show_json({"events": sum(kinds.values()), "kinds": kinds})
-            return Exit.DONE
-        sys.stdout.write(f"{counted(sum(kinds.values()), 'event')} would be handled again\n")
-        shown = {printable(kind) or "-": count for kind, count in kinds.items()}
-        width = max(map(len, shown), default=0)
-        sys.stdout.write("".join(f"{kind:<{width}}  {count}\n" for kind, count in shown.items()))
-        return Exit.DONE
-    if since is None and kind is None and not yes:
-        every = sum(with_archive(inbox, lambda one: one.replayable()).values())
-        action = f"have all {counted(every, 'event')} of {shown_inbox(inbox)} handled again"
-        unasked = f"rbim callback replay --inbox {shown_inbox(inbox)} --yes"
-        if every and not confirmed(action, unasked, unchanged="nothing was replayed"):
+        action = f"have {counted(sum(kinds.values()), 'event')} of {shown_inbox(inbox)} ({shown_kinds(kinds)}) handled again"
+        flags = "".join(f" {flag} {text}" for flag, text in (("--since", since), ("--kind", kind)) if text is not None)
+        unasked = f"rbim callback replay --inbox {shown_inbox(inbox)}{flags} --yes"
+        if kinds and not confirmed(action, unasked, unchanged="nothing was replayed"):
             return Exit.USAGE
     count = with_archive(inbox, lambda one: one.replay(moment, chosen))
     if as_json:
@@ -172,15 +155,13 @@ def replay(  # noqa: PLR0913  # flags, each with a default
 
 
 @callback.command(sort_key=5)
-def status(inbox: FileName, *, as_json: Json = False) -> int:
+def status(inbox: InboxFile, *, as_json: Json = False) -> int:
     """Show how many events of an inbox wait, were handled, are dead letters (of which msgType) or in quarantine.
 
     It changes nothing, and may run beside the receiver.
 
     Parameters
     ----------
-    inbox
-        The file in which `rbim callback serve` stores events.
     as_json
         Print one JSON object. `lag` is the age of the oldest waiting event in seconds, 0 if none waits; `dead_kinds` has the
         number of dead letters by msgType.
@@ -196,8 +177,7 @@ def status(inbox: FileName, *, as_json: Json = False) -> int:
         show_json(found | {"dead_kinds": kinds})
         return Exit.DONE
     oldest = f" (the oldest for {timedelta(seconds=int(found['lag']))})" if found["waiting"] else ""
-    of = ", ".join(f"{printable(kind) or '-'} {count}" for kind, count in [*kinds.items()][:MOST_KINDS])
-    of = f" ({of}{', ...' if len(kinds) > MOST_KINDS else ''})" if of else ""
+    of = f" ({shown_kinds(kinds)})" if kinds else ""
     lines = {"waiting": f"{found['waiting']}{oldest}", "handled": found["done"]}
     lines |= {"dead letters": f"{found['dead']}{of}", "in quarantine": found["quarantined"]}
     sys.stdout.write("".join(f"{name:<14} {value}\n" for name, value in lines.items()))

@@ -1,4 +1,4 @@
-"""Times and kinds of events in flags."""
+"""Times and kinds of events, in flags and in messages."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from rbim.cli.printable import printable
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rbim.callbacks.events import Event
 
-__all__ = ["kind_of", "moment_ago", "moment_of"]
+__all__ = ["kind_of", "moment_ago", "moment_of", "shown_kinds"]
 
+MOST_KINDS = 10
 _UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
 
@@ -42,19 +46,19 @@ def moment_of(text: str, flag: str, others: str = "") -> datetime:
 
 def kind_of(text: str) -> type[Event] | str:
     """Return a class of events by its name, or a ``msgType``: a known one in any case, an unknown one in upper case."""
-    from rbim.callbacks.events import Event, MsgType, Notice
+    from rbim.callbacks import events
 
-    classes, written = _classes(Event), text.replace("-", "_")
+    classes: dict[str, type[Event]] = {name.lower(): getattr(events, name) for name in events.class_names(events.Event)}
+    written = text.replace("-", "_")
     if text.lower() in classes and not text.isupper():
         return classes[text.lower()]
-    if written.upper() in {*MsgType, *Notice} or written.isupper():
+    if written.upper() in {*events.MsgType, *events.Notice} or written.isupper():
         return written.upper()
     names = ", ".join(sorted(kind.__name__ for kind in classes.values()))
     raise InvalidRequest(f"--kind: unknown kind {text!r}: use a msgType such as TEAM_KICK or one of {names}", field="--kind")
 
 
-def _classes(kind: type[Event]) -> dict[str, type[Event]]:
-    found = {kind.__name__.lower(): kind}
-    for each in kind.__subclasses__():
-        found |= _classes(each)
-    return found
+def shown_kinds(kinds: Mapping[str, int]) -> str:
+    """Return how many events there are of each ``msgType``, for people: the first ten."""
+    words = [f"{printable(kind) or '-'} {count}" for kind, count in kinds.items()]
+    return ", ".join([*words[:MOST_KINDS], *(["..."] if len(words) > MOST_KINDS else [])])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+
+from cyclopts import Parameter
 
 from rbim.cli.errors import require
+from rbim.cli.flag_types import FileName
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -15,9 +18,11 @@ if TYPE_CHECKING:
     from rbim.callbacks.inbox.stored import Archive
     from rbim.postgres.inbox import PostgresInbox
 
-__all__ = ["inbox_of", "is_on_server", "shown_inbox", "with_archive"]
+__all__ = ["InboxFile", "inbox_of", "is_on_server", "shown_inbox", "with_archive"]
 
 T = TypeVar("T")
+
+InboxFile: TypeAlias = Annotated[FileName, Parameter(help="The file in which `rbim callback serve` stores events.")]
 
 
 def is_on_server(inbox: str) -> bool:

@@ -21,19 +21,19 @@ from cyclopts.validators import Number
 from rbim._support.json_values import json_values
 from rbim._support.text import headline, quoted
 from rbim.callbacks.events import document_of
-from rbim.cli.callback.filters import kind_of, moment_ago
-from rbim.cli.callback.inboxes import is_on_server, shown_inbox, with_archive
+from rbim.cli.callback.filters import kind_of, moment_ago, shown_kinds
+from rbim.cli.callback.inboxes import InboxFile, is_on_server, shown_inbox, with_archive
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import print_error, print_note
 from rbim.cli.exit_codes import Exit
-from rbim.cli.flag_types import FileName, Flag, Json  # noqa: TC001  # cyclopts reads it
+from rbim.cli.flag_types import Flag, Json  # noqa: TC001  # cyclopts reads it
 from rbim.cli.json_output import show_json
 from rbim.cli.output import print_rows
-from rbim.cli.printable import escaped, printable
+from rbim.cli.printable import counted, escaped, printable
 from rbim.errors import CallbackRejected, InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from cyclopts import Token
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 __all__ = ["discard", "letters", "list_letters", "requeue", "show"]
 
 PAGE = 500
-NAMED = 10  # numbers or kinds that a message names
+NAMED = 10  # numbers that a message names
 NONE = "-"
+QUARANTINED = "quarantined"
 LOST = "their content is lost, and one that the platform sends again is a new event"
 
 HELP = """\
@@ -96,18 +97,7 @@ class _Choice:
 
     def count(self, number: int) -> str:
         """Return a number of them in words."""
-        one, several = ("event", "events") if self.quarantine else ("dead letter", "dead letters")
-        return f"{number} {one if number == 1 else several}{' in quarantine' if self.quarantine else ''}"
-
-    @property
-    def state(self) -> str:
-        """The state of these events."""
-        return "quarantined" if self.quarantine else "dead"
-
-    @property
-    def only(self) -> dict[str, bool]:
-        """The options of an archive's methods that leave out the other ones."""
-        return {"dead": not self.quarantine, "quarantined": self.quarantine}
+        return f"{counted(number, 'event')} in quarantine" if self.quarantine else counted(number, "dead letter")
 
     async def page(self, archive: Archive, after: int, limit: int = PAGE) -> list[StoredEvent]:
         """Return the next of them. Raises InvalidRequest for a wrong flag."""
@@ -122,7 +112,7 @@ DEAD = _Choice()
 
 @letters.command(name="list", sort_key=0)
 def list_letters(  # flags, each with a default
-    inbox: FileName,
+    inbox: InboxFile,
     /,
     *,
     choice: _Choice = DEAD,
@@ -134,8 +124,6 @@ def list_letters(  # flags, each with a default
 
     Parameters
     ----------
-    inbox
-        The file in which `rbim callback serve` stores events.
     limit
         At most this many.
     after
@@ -156,9 +144,15 @@ def list_letters(  # flags, each with a default
     shown = found[:limit]
     if as_json:
         for letter in shown:
-            show_json(_letter_document(letter), more=True)
+            show_json(_without_body(letter), more=True)
     elif shown:
-        _print_table(shown, attempts=not choice.quarantine)
+        rows: list[dict[str, str]] = []
+        for each in shown:
+            row = {"number": str(each.number), "received": _local(each.received)}
+            row |= {} if choice.quarantine else {"attempts": str(each.attempts)}
+            row |= {"type": each.msg_type or NONE, "conversation": _conversation(each), "error": headline(each.error)}
+            rows.append(row)
+        print_rows(rows, numbers=("number", "attempts"), whole=("received",), cut="error")
     else:
         sys.stdout.write(f"no {choice.count(0).removeprefix('0 ')}\n")
     sys.stdout.flush()
@@ -174,19 +168,13 @@ def list_letters(  # flags, each with a default
 
 
 @letters.command(sort_key=1)
-def show(
-    inbox: FileName, number: Positive, /, *, quarantine: Flag = False, as_json: Json = False, body: Flag = False
-) -> int:
-    """Show one dead letter: where it is from, its error, and its body.
+def show(inbox: InboxFile, number: Positive, /, *, as_json: Json = False, body: Flag = False) -> int:
+    """Show a dead letter, or an event in quarantine: where it is from, its error, and its body.
 
     Parameters
     ----------
-    inbox
-        The file in which `rbim callback serve` stores events.
     number
         Its number, as in the list.
-    quarantine
-        An event in quarantine in place of a dead letter.
     as_json
         Print one JSON object: `document` is the body, or null if it is no JSON object, `body_base64` its bytes.
     body
@@ -194,8 +182,7 @@ def show(
     """
     if body and as_json:
         raise InvalidRequest("--body: give either --body or --json, not both", field="--body")
-    choice = _Choice(quarantine=quarantine)
-    (letter,) = with_archive(inbox, lambda archive: _numbered(choice, inbox, archive, [number]))
+    (letter,) = with_archive(inbox, lambda archive: _numbered(inbox, archive, [number]))
     document: Any = None
     with suppress(CallbackRejected):
         document = document_of(letter.body)
@@ -205,7 +192,7 @@ def show(
         sys.stdout.buffer.flush()
     elif as_json:
         encoded = base64.b64encode(letter.body).decode("ascii")
-        show_json({**_letter_document(letter), "document": document, "body_base64": encoded})
+        show_json({**_without_body(letter), "document": document, "body_base64": encoded})
     else:
         _print_letter(letter, document)
     return Exit.DONE
@@ -213,14 +200,14 @@ def show(
 
 @letters.command(sort_key=2)
 def requeue(  # flags, each with a default
-    inbox: FileName,
+    inbox: InboxFile,
     /,
     *numbers: Positive,
     choice: _Choice = DEAD,
     every: Every = False,
     as_json: Json = False,
 ) -> int:
-    """Have dead letters handled again, and print how many.
+    """Have dead letters, or events in quarantine, handled again, and print how many.
 
     Each has its old place in its conversation, and as many attempts as a new event. `rbim callback serve` handles it at
     once if it is running and has handlers, else when it starts.
@@ -229,29 +216,34 @@ def requeue(  # flags, each with a default
 
     Parameters
     ----------
-    inbox
-        The file in which `rbim callback serve` stores events.
     numbers
         Their numbers, as in the list.
     every
-        All of them, or of those that --since, --kind and --conversation choose.
+        All dead letters, or those that --quarantine, --since, --kind and --conversation choose.
     as_json
         Print one JSON object: the number of `events`, and the numbers of those that are `left`.
     """
     _require_numbers_or_all(numbers, every=every)
-    if choice != _Choice(quarantine=choice.quarantine) and not every:
-        raise InvalidRequest("--since, --kind and --conversation choose among --all, not among numbers")
+    if choice != DEAD and not every:
+        raise InvalidRequest("--quarantine, --since, --kind and --conversation choose among --all, not among numbers")
 
     async def use(archive: Archive) -> tuple[int, dict[int, str]]:
-        if every:
-            return await _requeue_all(choice, archive)
-        return await _requeue_each(choice, archive, await _numbered(choice, inbox, archive, numbers))
+        count, left = 0, dict[int, str]()
+        found = await choice.page(archive, 0) if every else await _numbered(inbox, archive, numbers)
+        while found:
+            done = await archive.requeue([letter.number for letter in found])
+            count += done
+            if done < len(found):
+                after = [await archive.event(letter.number) for letter in found if letter.state == QUARANTINED]
+                left |= {each.number: each.error for each in after if each is not None}
+            found = await choice.page(archive, found[-1].number) if every else []
+        return count, left
 
     count, left = with_archive(inbox, use)
     if as_json:
         show_json({"events": count, "left": list(left)})
     else:
-        sys.stdout.write(f"{choice.count(count)} will be handled again\n")
+        sys.stdout.write(f"{choice.count(count) if every else counted(count, 'event')} will be handled again\n")
     if not left:
         return Exit.DONE
     sys.stdout.flush()
@@ -262,7 +254,7 @@ def requeue(  # flags, each with a default
 
 @letters.command(sort_key=3)
 def discard(  # noqa: PLR0913  # flags, each with a default
-    inbox: FileName,
+    inbox: InboxFile,
     /,
     *numbers: Positive,
     quarantine: Flag = False,
@@ -271,7 +263,7 @@ def discard(  # noqa: PLR0913  # flags, each with a default
     yes: Yes = False,
     as_json: Json = False,
 ) -> int:
-    """Delete dead letters, after a confirmation.
+    """Delete dead letters, or events in quarantine, after a confirmation.
 
     Nothing of them stays, not even their keys: if the platform sends one again, it is handled as a new event. All of them
     are deleted in small steps, so that deliveries are accepted meanwhile.
@@ -280,12 +272,10 @@ def discard(  # noqa: PLR0913  # flags, each with a default
 
     Parameters
     ----------
-    inbox
-        The file in which `rbim callback serve` stores events.
     numbers
         Their numbers, as in the list.
     quarantine
-        Events in quarantine in place of dead letters.
+        With --all: the events in quarantine in place of the dead letters.
     every
         All of them, or with --before the old ones.
     before
@@ -293,37 +283,40 @@ def discard(  # noqa: PLR0913  # flags, each with a default
     as_json
         Print one JSON object.
     """
-    choice = _Choice(quarantine=quarantine)
     _require_numbers_or_all(numbers, every=every)
     moment = None if before is None else moment_ago(before, "--before")
-    if moment is not None and not every:
-        raise InvalidRequest("--before chooses among --all, not among numbers", field="--before")
+    if (moment is not None or quarantine) and not every:
+        raise InvalidRequest("--quarantine and --before choose among --all, not among numbers")
+    choice = _Choice(quarantine=quarantine)
 
-    async def count_them(archive: Archive) -> tuple[int, str]:
-        if every:
-            return await _count_before(choice, archive, moment)
-        found = await _numbered(choice, inbox, archive, numbers)
-        return len(found), f" ({_kinds(found)})"
+    async def those(archive: Archive) -> tuple[int, str]:
+        """Return how many would be deleted, with the words for it."""
+        if not every:
+            found = await _numbered(inbox, archive, numbers)
+            kinds = dict(Counter(letter.msg_type or "unreadable" for letter in found).most_common())
+            return len(found), f"{counted(len(found), 'event')} of {shown_inbox(inbox)} ({shown_kinds(kinds)})"
+        count = await _count_before(choice, archive, moment)
+        old = "" if moment is None else f" that came before {_local(moment)}"
+        return count, f"{choice.count(count)} of {shown_inbox(inbox)}{old}"
 
     async def delete(archive: Archive) -> int:
         if every:
-            return await archive.purge(**choice.only, before=moment)
-        return await archive.discard(numbers, **choice.only)
+            return await archive.purge(dead=not quarantine, quarantined=quarantine, before=moment)
+        return await archive.discard(numbers)
 
-    expected, which = with_archive(inbox, count_them)
+    expected, which = with_archive(inbox, those)
     if expected and not yes:
         words = ["--all"] if every else [*map(str, numbers[:NAMED]), *(["..."] if len(numbers) > NAMED else [])]
         words += ["--before", moment.isoformat()] if moment is not None else []
         words += ["--quarantine"] if quarantine else []
-        action = f"permanently delete {choice.count(expected)} of {shown_inbox(inbox)}{which}: {LOST}"
         unasked = f"rbim callback letters discard {shown_inbox(inbox)} {' '.join(words)} --yes"
-        if not confirmed(action, unasked, unchanged="nothing was deleted"):
+        if not confirmed(f"permanently delete {which}: {LOST}", unasked, unchanged="nothing was deleted"):
             return Exit.USAGE
     count = with_archive(inbox, delete) if expected else 0
     if as_json:
         show_json({"events": count})
     else:
-        sys.stdout.write(f"{choice.count(count)} deleted\n")
+        sys.stdout.write(f"{choice.count(count) if every else counted(count, 'event')} deleted\n")
     return Exit.DONE
 
 
@@ -332,72 +325,25 @@ def _require_numbers_or_all(numbers: Sequence[int], *, every: bool) -> None:
         raise InvalidRequest("give the numbers of events, or --all" if not numbers else "give numbers or --all, not both")
 
 
-# ---------------------------------------------------------------------------------------------------------------- letters
-
-
-def _letter_document(letter: StoredEvent) -> Mapping[str, Any]:
-    """Return everything but the body."""
-    return {name: each for name, each in json_values(letter).items() if name != "body"}
-
-
-def _short_conversation(letter: StoredEvent) -> str:
-    """Return the conversation without its application; ``-`` if it is that of one delivery alone."""
-    return NONE if letter.conversation == letter.key else letter.conversation.removeprefix(f"{letter.app_id}/")
-
-
-async def _requeue_each(choice: _Choice, archive: Archive, found: Sequence[StoredEvent]) -> tuple[int, dict[int, str]]:
-    """Let events be handled again; return how many, and the errors of those that are left in quarantine, by number."""
-    done = await archive.requeue([letter.number for letter in found], **choice.only)
-    left: dict[int, str] = {}
-    if choice.quarantine and done < len(found):
-        for each in found:
-            letter = await archive.event(each.number)
-            if letter is not None and letter.state == choice.state:
-                left[each.number] = each.error
-    return done, left
-
-
-async def _requeue_all(choice: _Choice, archive: Archive) -> tuple[int, dict[int, str]]:
-    """Let all events of a choice be handled again; return as :func:`_requeue_each`."""
-    count, left, at = 0, dict[int, str](), 0
-    while page := await choice.page(archive, at):
-        at = page[-1].number
-        done, more = await _requeue_each(choice, archive, page)
-        count, left = count + done, left | more
-    return count, left
-
-
-# ---------------------------------------------------------------------------------------------------------------- helpers
-
-
-async def _numbered(choice: _Choice, inbox: str, archive: Archive, numbers: Iterable[int]) -> list[StoredEvent]:
+async def _numbered(inbox: str, archive: Archive, numbers: Sequence[int]) -> list[StoredEvent]:
     """Return the events with these numbers. Raises InvalidRequest, which names those that are not there."""
     found = {number: await archive.event(number) for number in numbers}
-    missing = [number for number, letter in found.items() if letter is None]
-    elsewhere = [number for number, letter in found.items() if letter and letter.state != choice.state]
-    if missing:
-        raise InvalidRequest(
-            f"{shown_inbox(inbox)}: no {choice.count(1).removeprefix('1 ')} has the number {_listed(missing)}"
-        )
-    if elsewhere:
-        are = f"{_listed(elsewhere)} {'is' if len(elsewhere) == 1 else 'are'}"
-        where, flag = ("not in quarantine: leave out", "") if choice.quarantine else ("in quarantine: add", " --quarantine")
-        wrong = InvalidRequest(f"{shown_inbox(inbox)}: {are} {where} --quarantine")
-        wrong.add_note(f"See: rbim callback letters show {shown_inbox(inbox)} {elsewhere[0]}{flag}")
-        raise wrong
+    if missing := [number for number, letter in found.items() if letter is None]:
+        place = shown_inbox(inbox)
+        raise InvalidRequest(f"{place}: no dead letter, and no event in quarantine, has the number {_listed(missing)}")
     return [letter for letter in found.values() if letter is not None]
 
 
-async def _count_before(choice: _Choice, archive: Archive, moment: datetime | None) -> tuple[int, str]:
-    """Return how many events came before a time (None: all), and the words for it."""
+async def _count_before(choice: _Choice, archive: Archive, moment: datetime | None) -> int:
+    """Return how many events of a choice came before a time (None: all)."""
     if moment is None:
         counts = await archive.counts()
-        return counts.quarantined if choice.quarantine else counts.dead, ""
+        return counts.quarantined if choice.quarantine else counts.dead
     count, at = 0, 0
     while page := await choice.page(archive, at):
         count += sum(letter.received < moment for letter in page)
         at = page[-1].number
-    return count, f" that came before {_local(moment)}"
+    return count
 
 
 def _listed(numbers: Iterable[int]) -> str:
@@ -405,9 +351,13 @@ def _listed(numbers: Iterable[int]) -> str:
     return ", ".join(given[:NAMED]) + (f" and {len(given) - NAMED} more" if len(given) > NAMED else "")
 
 
-def _kinds(found: Iterable[StoredEvent]) -> str:
-    counts = Counter(letter.msg_type or "unreadable" for letter in found).most_common()
-    return ", ".join(f"{kind} {count}" for kind, count in counts[:NAMED]) + (", ..." if len(counts) > NAMED else "")
+def _without_body(letter: StoredEvent) -> dict[str, Any]:
+    return {name: each for name, each in json_values(letter).items() if name != "body"}
+
+
+def _conversation(letter: StoredEvent) -> str:
+    """Return the conversation without its application; ``-`` if it is that of one delivery alone."""
+    return NONE if letter.conversation == letter.key else letter.conversation.removeprefix(f"{letter.app_id}/")
 
 
 def _local(moment: datetime) -> str:
@@ -417,26 +367,15 @@ def _local(moment: datetime) -> str:
     return moment.isoformat(" ", "seconds")
 
 
-def _print_table(found: Sequence[StoredEvent], *, attempts: bool) -> None:
-    """Print one line for each, with the first line of its error, which is cut where there is no room for it."""
-    rows: list[dict[str, str]] = []
-    for each in found:
-        row = {"number": str(each.number), "received": _local(each.received)}
-        row |= {"attempts": str(each.attempts)} if attempts else {}
-        row |= {"type": each.msg_type or NONE, "conversation": _short_conversation(each), "error": headline(each.error)}
-        rows.append(row)
-    print_rows(rows, numbers=("number", "attempts"), whole=("received",), cut="error")
-
-
 def _print_letter(letter: StoredEvent, document: object) -> None:
     fields = {
         "number": str(letter.number),
         "type": letter.msg_type or NONE,
-        "conversation": _short_conversation(letter),
+        "conversation": _conversation(letter),
         "application": letter.app_id,
         "key": letter.key,
         "received": _local(letter.received),
-        **({} if letter.state == "quarantined" else {"attempts": str(letter.attempts)}),
+        **({} if letter.state == QUARANTINED else {"attempts": str(letter.attempts)}),
     }
     width = max(map(len, fields)) + 2
     sys.stdout.write("".join(f"{name:<{width}}{escaped(text)}\n" for name, text in fields.items()))

@@ -8,7 +8,6 @@ import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 from attrs import evolve
@@ -24,6 +23,7 @@ from rbim.cli.exit_codes import Exit
 from rbim.cli.flag_types import one_value
 from rbim.cli.json_output import show_json
 from rbim.emulator.copies.messages import CopiedMessage
+from rbim.emulator.copies.targets import split_url
 from rbim.errors import InvalidRequest, NotSent, TransportError
 from rbim.http import Request
 from rbim.transports._shared.connecting import EMULATOR
@@ -40,13 +40,10 @@ __all__ = ["run", "target_of", "without_user"]
 def target_of(url: str, flag: str) -> Request:
     """Return a request to a URL. Raises InvalidRequest, which names the flag, unless it is an HTTP URL."""
     try:
-        parts = urlsplit(url)
-        if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
-            query = dict(parse_qsl(parts.query, keep_blank_values=True))
-            return Request(origin=f"{parts.scheme}://{parts.netloc}", path=parts.path or "/", query=query)
-    except ValueError:  # an invalid port or IPv6 address
-        pass
-    raise InvalidRequest(f"{flag}: invalid URL {without_user(url)!r}: use an http or https URL", field=flag)
+        origin, path, query = split_url(url)
+    except InvalidRequest:
+        raise InvalidRequest(f"{flag}: invalid URL {without_user(url)!r}: use an http or https URL", field=flag) from None
+    return Request(origin=origin, path=path, query=query)
 
 
 def without_user(url: str) -> str:

@@ -8,7 +8,6 @@ import sqlite3
 import sys
 from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
-from functools import partial
 from hashlib import blake2b
 from http import HTTPStatus
 from logging import CRITICAL
@@ -48,8 +47,9 @@ if TYPE_CHECKING:
     from rbim.cli.callback.log import LineHandler
     from rbim.cli.callback.options import ServeOptions
     from rbim.credentials import Credentials
-    from rbim.observers import Observer
     from rbim.otel.observer import OtelObserver
+
+    App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 __all__ = ["Forwarder", "NotForwarded", "line_of", "run"]
 
@@ -83,7 +83,6 @@ def run(options: ServeOptions) -> int:
             " server cannot always be reached. Give the path of an overflow file, or use --mode high-guarantee",
             field="--spool",
         )
-    observers: list[Observer] = [] if otel is None else [otel]
     receiver = Receiver(
         credentials=credentials,
         dialect=config.dialect,
@@ -93,23 +92,18 @@ def run(options: ServeOptions) -> int:
         timeout=inf,  # the reader of standard output may be slow
         drain=DRAIN_TIMEOUT,
         health=options.health,
-        observers=observers,
+        observers=() if otel is None else (otel,),
     )
     with receiver_log() as log:
-        app = _AtPath(options, receiver.asgi, forwarder, log)
-        return asyncio.run(_serve(options, receiver, forwarder, otel, _config(options, app), log))
+        return asyncio.run(_serve(options, receiver, forwarder, otel, log))
 
 
-async def _serve(  # noqa: C901, PLR0913, PLR0917  # the parts that run() has made
-    options: ServeOptions,
-    receiver: Receiver,
-    forwarder: Forwarder | None,
-    otel: OtelObserver | None,
-    config: uvicorn.Config,
-    log: LineHandler,
+async def _serve(  # noqa: C901  # in order
+    options: ServeOptions, receiver: Receiver, forwarder: Forwarder | None, otel: OtelObserver | None, log: LineHandler
 ) -> int:
     """Listen, receive and handle until a signal, or until the reader of printed events has left; return the exit code."""
-    loop, server, code, lines = asyncio.get_running_loop(), _UvicornServer(config), Exit.DONE, SimpleQueue[Line]()
+    server = _UvicornServer(_config(options, _at_path(options, receiver.asgi, forwarder, log)))
+    loop, code, lines = asyncio.get_running_loop(), Exit.DONE, SimpleQueue[Line]()
     ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
 
     def stop() -> None:
@@ -163,7 +157,7 @@ async def _serve(  # noqa: C901, PLR0913, PLR0917  # the parts that run() has ma
     return code
 
 
-def _config(options: ServeOptions, app: _AtPath) -> uvicorn.Config:
+def _config(options: ServeOptions, app: App) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         interface="asgi3",
@@ -220,48 +214,29 @@ class _Http(H11Protocol):
 _ABSOLUTE = re.compile("^https?://[^/]*", re.IGNORECASE)
 
 
-class _AtPath:
-    """The ASGI app: the receiver at one path, its health at another, 404 at all others."""
+def _at_path(options: ServeOptions, app: App, forwarder: Forwarder | None, log: LineHandler) -> App:
+    """Return the ASGI app: the receiver at one path, its health at another, 404 at all others."""
 
-    def __init__(
-        self,
-        options: ServeOptions,
-        app: Callable[[Scope, Receive, Send], Awaitable[None]],
-        forwarder: Forwarder | None,
-        log: LineHandler,
-    ) -> None:
-        self._path = options.path
-        self._health = options.health
-        self._app = app
-        self._forwarder = forwarder
-        self._log = log
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+    async def at_path(scope: Scope, receive: Receive, send: Send) -> None:
         path = _ABSOLUTE.sub("", scope["path"]) or "/"
-        if path == self._path or (path == self._health and scope["method"] in {"GET", "HEAD"}):
-            if self._forwarder is not None:
-                receive = _listened(receive, partial(self._forwarder.received, scope["headers"]))
-            await self._app({**scope, "path": path}, receive, send)
+        if path != options.path and (path != options.health or scope["method"] not in {"GET", "HEAD"}):
+            log.log_text(f"not found: {scope['method']} {path}: the receiver is at {options.path}")
+            await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body", "body": b""})
             return
-        self._log.log_text(f"not found: {scope['method']} {path}: the receiver is at {self._path}")
-        await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body", "body": b""})
+        parts: list[bytes] = []
 
+        async def overheard() -> MutableMapping[str, Any]:
+            message = await receive()
+            if forwarder is not None and message["type"] == "http.request":
+                parts.append(message.get("body", b""))
+                if not message.get("more_body", False):
+                    forwarder.received(scope["headers"], b"".join(parts))
+            return message
 
-def _listened(receive: Receive, received: Callable[[bytes], None]) -> Receive:
-    """Return ``receive`` that also calls ``received`` with the whole body, before it returns the last part."""
-    parts: list[bytes] = []
+        await app({**scope, "path": path}, receive if forwarder is None else overheard, send)
 
-    async def listened() -> MutableMapping[str, Any]:
-        message = await receive()
-        if message["type"] == "http.request":
-            parts.append(message.get("body", b""))
-            if not message.get("more_body", False):
-                received(b"".join(parts))
-        return message
-
-    return listened
+    return at_path
 
 
 class _UvicornServer(uvicorn.Server):
@@ -277,17 +252,13 @@ def line_of(event: Event, context: HandlerContext, *, ascii_only: bool) -> str:
 
     Fields that the platform left out are left out; null stays null, times are the original text.
     """
-    document: dict[str, Any] = dict(event.document) if isinstance(event, UnknownEvent) else _fields(event)
+    document: dict[str, Any] = dict(event.document if isinstance(event, UnknownEvent) else event.extra)
+    if not isinstance(event, UnknownEvent):
+        for name, key in wire_names(type(event)).items():
+            if name not in {"extra", "msg_timestamp", "document"} and key in event.document:
+                document[key] = None if event.document[key] is None else json_values(getattr(event, name))
     document |= {"key": context.key, "attempt": context.attempt, "received": context.received.isoformat()}
     return f"{json_line(document, ascii_only=ascii_only)}\n"
-
-
-def _fields(event: Event) -> dict[str, Any]:
-    found: dict[str, Any] = dict(event.extra)
-    for name, key in wire_names(type(event)).items():
-        if name not in {"extra", "msg_timestamp", "document"} and key in event.document:
-            found[key] = None if event.document[key] is None else json_values(getattr(event, name))
-    return found
 
 
 class NotForwarded(Exception):

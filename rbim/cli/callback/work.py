@@ -23,8 +23,6 @@ from rbim.cli.exit_codes import Exit
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from rbim.cli.callback.options import WorkOptions
@@ -35,14 +33,20 @@ END_WITHIN = 7.0
 """Seconds after the drain in which a worker ends, unless a handler blocks its event loop."""
 
 
-def run(handlers: str, options: WorkOptions) -> int:
+def run(handlers: str, options: WorkOptions) -> int:  # noqa: C901  # in order
     """Handle events until Ctrl-C or SIGTERM, and return the exit code. Call it in the main thread. Raises InvalidRequest.
 
     The event loop runs in a thread that ends with the process: a handler that hangs or blocks holds up no exit.
     """
     sys.path.insert(0, str(options.app_dir.absolute()))
-    router, around, otel = _router(handlers, options), _around(options), telemetry()
-    inbox = inbox_of(options.inbox)
+    router: Router[Any] = _found(handlers, "HANDLERS", options.app_dir)
+    if not isinstance(cast("object", router), Router):
+        raise _unusable("HANDLERS", handlers, f"it is {_kind(router)}, not a rbim.callbacks.Router")
+    around: Any = None if options.around is None else _found(options.around, "--around", options.app_dir)
+    if options.around is not None and not callable(cast("object", around)):
+        cause = f"it is {_kind(around)}, not a function that returns an async context manager"
+        raise _unusable("--around", options.around, cause)
+    inbox, otel = inbox_of(options.inbox), telemetry()
     worker = Worker(
         inbox,
         router,
@@ -86,23 +90,6 @@ def run(handlers: str, options: WorkOptions) -> int:
     return Exit.DONE
 
 
-def _router(handlers: str, options: WorkOptions) -> Router[Any]:
-    found: Router[Any] = _found(handlers, "HANDLERS", options.app_dir)
-    if not isinstance(cast("object", found), Router):
-        raise _unusable("HANDLERS", handlers, f"it is {_kind(found)}, not a rbim.callbacks.Router")
-    return found
-
-
-def _around(options: WorkOptions) -> Callable[[], AbstractAsyncContextManager[Any]] | None:
-    if options.around is None:
-        return None
-    found = _found(options.around, "--around", options.app_dir)
-    if not callable(found):
-        cause = f"it is {_kind(found)}, not a function that returns an async context manager"
-        raise _unusable("--around", options.around, cause)
-    return cast("Callable[[], AbstractAsyncContextManager[Any]]", found)
-
-
 def _found(target: str, argument: str, folder: Path) -> Any:  # an object of the application
     """Return the object that ``MODULE:NAME`` names. Raises InvalidRequest, which names the argument and the cause."""
     name, colon, path = target.partition(":")
@@ -111,7 +98,14 @@ def _found(target: str, argument: str, folder: Path) -> Any:  # an object of the
     try:
         found: Any = import_module(name)
     except Exception as error:  # any error of the application's code
-        raise InvalidRequest(f"{argument}: {_not_imported(error, name, folder)}", field=argument) from error
+        if isinstance(error, ModuleNotFoundError) and error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            cause = f"there is no module {error.name} below {folder.absolute()}: run it elsewhere, or use --app-dir"
+        else:
+            last = extract_tb(error.__traceback__)[-1]
+            where = "" if last.filename.startswith("<frozen") else f" ({last.filename}, line {last.lineno})"
+            failure = f"{type(error).__name__}: {error}{where}"
+            cause = f"{name} cannot be imported: {failure}; --debug shows the traceback"
+        raise InvalidRequest(f"{argument}: {cause}", field=argument) from error
     for part in path.split("."):
         try:
             found = getattr(found, part)
@@ -127,15 +121,6 @@ def _found(target: str, argument: str, folder: Path) -> Any:  # an object of the
 
 def _unusable(argument: str, target: str, cause: str) -> InvalidRequest:
     return InvalidRequest(f"{argument}: {target} cannot be used: {cause}", field=argument)
-
-
-def _not_imported(error: Exception, name: str, folder: Path) -> str:
-    """Return why a module cannot be imported: it is not found, or where in the application's code it failed."""
-    if isinstance(error, ModuleNotFoundError) and error.name is not None and f"{name}.".startswith(f"{error.name}."):
-        return f"there is no module {error.name} below {folder.absolute()}: run it elsewhere, or use --app-dir"
-    last = extract_tb(error.__traceback__)[-1]
-    where = "" if last.filename.startswith("<frozen") else f" ({last.filename}, line {last.lineno})"
-    return f"{name} cannot be imported: {type(error).__name__}: {error}{where}; --debug shows the traceback"
 
 
 def _kind(found: Any) -> str:

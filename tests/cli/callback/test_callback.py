@@ -217,7 +217,7 @@ def test_only_some_are_replayed(tmp_path, cli):
     ):
         (tmp_path / "events.db").unlink(missing_ok=True)
         anyio.run(fill)
-        code, out, _ = cli("replay", "--inbox", tmp_path / "events.db", *flags)
+        code, out, _ = cli("replay", "--inbox", tmp_path / "events.db", *flags, "--yes")
         assert (code, int(out.split()[0]), flags) == (0, count, flags)
         assert counts(tmp_path / "events.db").waiting == count
 
@@ -265,22 +265,19 @@ def test_a_finding_and_a_replay_as_json(inbox, tmp_path, cli):
     assert json.loads(cli("replay", "--inbox", inbox, "--yes", "--json")[1]) == {"events": 1}
 
 
-def test_a_replay_of_everything_is_confirmed(inbox, cli, monkeypatch):
-    code, out, err = cli("replay", "--inbox", inbox)
+def test_a_replay_is_confirmed_and_the_question_says_how_many_of_which_kind(inbox, cli, monkeypatch):
+    assert cli("replay", "--inbox", inbox, "--since", "30m") == (Exit.DONE, "0 events will be handled again\n", "")
+    code, out, err = cli("replay", "--inbox", inbox, "--since", "2h", "--kind", "TEXT")
     assert (code, out) == (Exit.USAGE, "")
-    assert err.startswith(
-        f"rbim: nothing was replayed: this would have all 1 event of {inbox} handled again, and there is no"
-    )
-    assert f"rbim callback replay --inbox {inbox} --yes" in err
+    question = f"have 1 event of {inbox} (TEXT 1) handled again"
+    assert err.startswith(f"rbim: nothing was replayed: this would {question}, and there is no terminal")
+    assert f"To skip the confirmation: rbim callback replay --inbox {inbox} --since 2h --kind TEXT --yes\n" in err
     monkeypatch.setattr("rbim.cli.confirm.at_terminal", lambda: True)
     monkeypatch.setattr(sys, "stdin", io.StringIO("no\nyes\n"))
     code, out, err = cli("replay", "--inbox", inbox)
     assert (code, out) == (Exit.USAGE, "")
-    assert err == (
-        f"This will have all 1 event of {inbox} handled again. Continue? [y/N] rbim: not confirmed: nothing was replayed\n"
-    )
+    assert err == f"This will {question}. Continue? [y/N] rbim: not confirmed: nothing was replayed\n"
     assert cli("replay", "--inbox", inbox)[:2] == (Exit.DONE, "1 event will be handled again\n")
-    assert cli("replay", "--inbox", inbox)[:2] == (Exit.DONE, "0 events will be handled again\n")  # nothing to ask for
 
 
 # ------------------------------------------------------------------------------------------------------ credentials

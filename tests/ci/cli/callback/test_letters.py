@@ -34,11 +34,11 @@ def test_requeued_ones_are_handled_at_once_by_a_receiver_that_runs(inbox, cli):
     with serving(inbox, "--print") as receiver:
         assert receiver.post(event(msgId="new"))[0] == 200
         assert receiver.line()["msgId"] == "new"
-        assert cli("letters", "requeue", inbox, 3, 1, 3) == (Exit.DONE, "2 dead letters will be handled again\n", "")
+        assert cli("letters", "requeue", inbox, 3, 1, 3) == (Exit.DONE, "2 events will be handled again\n", "")
         assert {receiver.line()["msgId"], receiver.line()["msgId"]} == {"m1", "m3"}
         assert cli("letters", "requeue", inbox, "--all", "--conversation", "team/g4")[0] == Exit.DONE
         assert receiver.line()["msgId"] == "m4"
-        assert cli("letters", "discard", inbox, 2, "--yes") == (Exit.DONE, "1 dead letter deleted\n", "")
+        assert cli("letters", "discard", inbox, 2, "--yes") == (Exit.DONE, "1 event deleted\n", "")
         assert receiver.stop()[0] == 0
     assert (counts(inbox).done, counts(inbox).dead) == (4, 0)
 

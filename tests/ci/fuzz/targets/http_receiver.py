@@ -11,7 +11,7 @@ from rbim.callbacks.receiver.receiver import Receiver
 from rbim.callbacks.signature import Policy
 from rbim.cli.callback.log import LineHandler
 from rbim.cli.callback.options import ServeOptions
-from rbim.cli.callback.serve import _AtPath, _config, _Http
+from rbim.cli.callback.serve import _at_path, _config, _Http
 from tests.ci.fuzz import by_hand
 from tests.ci.fuzz.broken import require
 from tests.ci.fuzz.connections import LOOP, Errors, answers, pieces, talk
@@ -102,7 +102,7 @@ class _Setup:
         logging.getLogger("uvicorn").addHandler(self.handler)
         logging.getLogger("rbim").addHandler(self.handler)
         self.errors = Errors("uvicorn.error", "asyncio", "rbim")
-        self.app = _AtPath(options, receiver.asgi, None, self.handler)
+        self.app = _at_path(options, receiver.asgi, None, self.handler)
         self.methods = []
         self.config = _config(options, self)
         self.state = uvicorn.server.ServerState()
