@@ -1,7 +1,7 @@
 """The latest exchanges over HTTP, as they were: what was sent and what was answered, by reference and bounded.
 
 A server that shows requests keeps them (:class:`~rbim.emulator.asgi.EmulatorApp`); the emulator by itself does not. The
-price is what stays in memory, and out of the processor's cache: so few are kept until someone looks.
+price is what stays in memory, and out of the processor's cache: so few are kept.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ if TYPE_CHECKING:
     from rbim._support.asgi import Scope
     from rbim.emulator.request_log import RecordedRequest
 
-__all__ = ["FEW", "KEPT", "MAX_BODY", "Exchange", "ExchangeLog"]
+__all__ = ["KEPT", "MAX_BODY", "Exchange", "ExchangeLog"]
 
-FEW = 64
-"""Exchanges that are kept before anyone has looked."""
-
-KEPT = 512
-"""Exchanges that are kept from then on."""
+KEPT = 256
+"""Exchanges that are kept."""
 
 MAX_BODY = 16 * 1024
-"""Bytes of a body that are kept. In all at most 16 MB, because a request and its answer have one each."""
+"""Bytes of a body that are kept. In all at most 8 MB, because a request and its answer have one each."""
 
 
 @define(eq=False)
@@ -48,19 +45,10 @@ class Exchange:
 
 
 class ExchangeLog:
-    """The last :data:`FEW` exchanges, or the last :data:`KEPT` after :meth:`expand`, by the numbers of their requests."""
+    """The last :data:`KEPT` exchanges, by the numbers of their requests."""
 
     def __init__(self) -> None:
-        self.slots: list[Exchange | None] = [None] * FEW
-
-    def expand(self) -> None:
-        """Keep more exchanges from now on, because someone looks at them."""
-        if len(self.slots) == FEW:
-            more: list[Exchange | None] = [None] * KEPT
-            for each in self.slots:
-                if each is not None:
-                    more[each.record.number % KEPT] = each
-            self.slots = more
+        self._slots: list[Exchange | None] = [None] * KEPT
 
     def begin(self, record: RecordedRequest, scope: Scope, body: bytes, response: Response | None) -> Exchange:
         """Keep an exchange in the place of an old one; the caller notes ``took`` at its end."""
@@ -69,10 +57,10 @@ class ExchangeLog:
             response = Response(response.status, response.headers, response.body[:MAX_BODY])
         method, query, headers = scope["method"], scope["query_string"], scope["headers"]
         kept = Exchange(record, method, query, headers, body[:MAX_BODY], size, response, answer_size)
-        self.slots[record.number % len(self.slots)] = kept
+        self._slots[record.number % KEPT] = kept
         return kept
 
     def of(self, record: RecordedRequest) -> Exchange | None:
         """Return the exchange of a request, or None if it is not kept."""
-        kept = self.slots[record.number % len(self.slots)]
+        kept = self._slots[record.number % KEPT]
         return kept if kept is not None and kept.record is record else None

@@ -1,27 +1,58 @@
-"""The log of requests to the emulator: each one decoded, in order, with its result."""
+"""The log of requests to the emulator, each one decoded, in order, with its result; and the common part of its logs."""
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attrs import define, field, frozen
 
 from rbim._support import json
-from rbim._support.json_values import json_values
+from rbim._support.json_values import ToDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rbim.operations.base import Operation
 
-__all__ = ["RecordedRequest", "RequestLog"]
+__all__ = ["Log", "RecordedRequest", "RequestLog"]
 
 O = TypeVar("O", bound="Operation[Any]")  # noqa: E741  # an operation
+R = TypeVar("R", bound=ToDict)
+
+
+@define
+class Log(Generic[R]):
+    """Records in order. With a ``limit`` about that many of the latest are kept, for a server that runs for a long time."""
+
+    records: list[R] = field(factory=list[R])
+    limit: int | None = None
+
+    def __iter__(self) -> Iterator[R]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def clear(self) -> None:
+        """Forget all records."""
+        self.records.clear()
+
+    def trace(self) -> bytes:
+        """Return the whole log as JSON lines: byte for byte the same for the same events, seed and clock."""
+        return b"".join(json.dumps(record.to_dict()) + b"\n" for record in self.records)
+
+    def trim(self) -> bool:
+        """Forget the oldest records if there are more than the limit, and return whether there were."""
+        if self.limit is None or len(self.records) <= self.limit:
+            return False
+        del self.records[: self.limit // 10 + 1]
+        return True
 
 
 @frozen(kw_only=True)
-class RecordedRequest:
+class RecordedRequest(ToDict):
     """One request. ``at`` counts seconds of the emulator's clock.
 
     ``number`` counts requests from 1. ``operation`` is None if the request could not be read; ``attempt`` counts the equal
@@ -39,27 +70,22 @@ class RecordedRequest:
     trouble: tuple[str, ...] = ()
     reason: str = ""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values: of the operation its name, and its fields as ``values``."""
+        found = super().to_dict()
+        values = found.pop("operation")
+        return found if self.operation is None else found | {"operation": self.operation.spec.name, "values": values}
+
 
 @define
-class RequestLog:
-    """The requests so far. Iterates over all of them; :meth:`of` returns the operations of one class.
+class RequestLog(Log[RecordedRequest]):
+    """The requests so far. Iterates over all of them; :meth:`of` returns the operations of one class."""
 
-    With a ``limit`` it keeps about that many of the latest requests, for a server that runs for a long time.
-    """
-
-    records: list[RecordedRequest] = field(factory=list[RecordedRequest])
-    limit: int | None = None
     count: int = field(default=0, init=False)
     """The number of all requests so far, also of those that are not kept."""
-    clears: int = field(default=0, init=False, eq=False, repr=False)
-    """How often the log was cleared."""
+    epoch: str = field(factory=lambda: secrets.token_hex(4), init=False, eq=False, repr=False)
+    """Another text for each log, and after it was cleared: the numbers of requests begin anew."""
     _seen: Counter[Operation[Any]] = field(factory=Counter["Operation[Any]"], init=False)
-
-    def __iter__(self) -> Iterator[RecordedRequest]:
-        return iter(self.records)
-
-    def __len__(self) -> int:
-        return len(self.records)
 
     def of(self, kind: type[O]) -> list[O]:
         """Return the operations of this class, in the order of their arrival.
@@ -70,10 +96,10 @@ class RequestLog:
 
     def clear(self) -> None:
         """Forget all requests, and restart the counts."""
-        self.records.clear()
+        super().clear()
         self._seen.clear()
         self.count = 0
-        self.clears += 1
+        self.epoch = secrets.token_hex(4)
 
     def note(  # noqa: PLR0913  # the facts of a request
         self,
@@ -104,17 +130,5 @@ class RequestLog:
                 reason=reason,
             )
         )
-        if self.limit is not None and len(self.records) > self.limit:
-            del self.records[: self.limit // 10 + 1]
+        if self.trim():
             self._seen = Counter(record.operation for record in self.records if record.operation is not None)
-
-    def trace(self) -> bytes:
-        """Return the whole log as JSON lines: byte for byte the same for the same requests, seed and clock."""
-        lines: list[bytes] = []
-        for record in self.records:
-            plain: dict[str, Any] = json_values(record)
-            values = plain.pop("operation")
-            if record.operation is not None:
-                plain |= {"operation": record.operation.spec.name, "values": values}
-            lines.append(json.dumps(plain) + b"\n")
-        return b"".join(lines)

@@ -1,4 +1,4 @@
-"""A page over HTTP: an ASGI 3 application that serves its files and its events below a prefix.
+"""A page over HTTP: an ASGI 3 application that serves its files below a prefix.
 
 Every answer has the same headers, which keep a page to itself: nothing is loaded from elsewhere, no other page may frame or
 read it, and a script that gets into it by a hostile name has no way to run. The files are those of the package, by name: no
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
     from rbim._support.asgi import Receive, Scope, Send
-    from rbim.page.events import Feed
 
 __all__ = ["SECURITY_HEADERS", "Page", "prefers_html"]
 
@@ -56,25 +55,20 @@ class _Asset:
 
 
 class Page:
-    """The ASGI 3 application of one page: ``static/NAME/index.html`` at the prefix, ``static/...`` and ``events`` below it.
+    """The ASGI 3 application of one page: ``static/NAME/index.html`` at the prefix, ``static/...`` below it.
 
-    ``name`` is the page's folder. ``feed`` is what it pushes (default: None, there are no ``events``). ``prefix`` begins and
-    ends with a slash (default: ``/``).
+    ``name`` is the page's folder. ``prefix`` begins and ends with a slash (default: ``/``).
     """
 
-    def __init__(self, name: str, feed: Feed | None = None, *, prefix: str = "/") -> None:
-        self.feed = feed
+    def __init__(self, name: str, *, prefix: str = "/") -> None:
         self.prefix = prefix
         self._name = name
 
     def serves(self, path: str) -> bool:
         """Return whether a path is one of the page's."""
-        rest = path.removeprefix(self.prefix) if path.startswith(self.prefix) else None
-        if rest is None:
-            return False
-        return not rest or rest.startswith("static/") or (rest == "events" and self.feed is not None)
+        return path == self.prefix or path.startswith(f"{self.prefix}static/")
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """Answer one HTTP request."""
         path: str = scope["path"].removeprefix(scope.get("root_path", ""))
         rest = path.removeprefix(self.prefix)
@@ -82,8 +76,6 @@ class Page:
             await _say(scope, send, 404, "the page has no such file\n")
         elif scope["method"] not in READING:
             await _say(scope, send, 405, "the page is only read\n", (b"allow", b"GET, HEAD"))
-        elif rest == "events" and self.feed is not None:
-            await self.feed.serve(scope, receive, send, _HEADERS)
         else:
             name = f"{self._name}/{INDEX}" if not rest else rest.removeprefix("static/")
             file = _files(self._name).get(name)

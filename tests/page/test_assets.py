@@ -7,7 +7,6 @@ from pathlib import Path
 import rbim.page
 from helpers.tables import each_row
 from rbim.page.assets import SECURITY_HEADERS, Page, prefers_html
-from rbim.page.events import Feed
 
 STATIC = Path(rbim.page.__file__).with_name("static")
 PAGES = sorted(each.name for each in STATIC.iterdir() if each.name != "parts")
@@ -31,7 +30,7 @@ async def answer(path, method="GET", page="emulator", prefix=PREFIX, **headers):
         "query_string": b"",
         "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
     }
-    await Page(page, Feed(dict) if page == "emulator" else None, prefix=prefix)(scope, receive, send)
+    await Page(page, prefix=prefix)(scope, receive, send)
     start, *rest = sent
     named = {name.decode(): value.decode() for name, value in start["headers"]}
     return start["status"], named, b"".join(each["body"] for each in rest)
@@ -55,10 +54,6 @@ async def test_each_file_is_served_with_its_type_its_length_and_every_header(pag
         assert SECURITY_HEADERS.items() <= headers.items()
 
 
-async def test_a_page_that_pushes_nothing_has_no_events():
-    assert (await answer(PREFIX + "events", page="inbox"))[0] == 404
-
-
 @each_row(
     "path, method, status",
     [
@@ -66,8 +61,6 @@ async def test_a_page_that_pushes_nothing_has_no_events():
         (PREFIX, "HEAD", 200),
         (PREFIX, "POST", 405),
         (PREFIX + "static/parts/dom.js", "DELETE", 405),
-        (PREFIX + "events", "PUT", 405),
-        (PREFIX + "events", "HEAD", 200),
         (PREFIX + "static/", "GET", 404),
         (PREFIX + "static/emulator/index.html", "GET", 404),
         (PREFIX + "static/../__init__.py", "GET", 404),

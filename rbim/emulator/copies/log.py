@@ -11,9 +11,10 @@ from attrs import define, field, frozen
 
 from rbim._support import json
 from rbim._support.json_values import ToDict
+from rbim.emulator.request_log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 __all__ = ["OK", "DeliveryAttempt", "DeliveryLog"]
 
@@ -63,56 +64,18 @@ _ORDER = attrgetter("at", "number", "attempt", "duplicate")
 
 
 @define
-class DeliveryLog:
+class DeliveryLog(Log[DeliveryAttempt]):
     """The attempts so far. Iterates over all of them, in the order in which they began.
 
-    Attempts that began at the same time, as on an emulated clock, are in the order of their messages. With a ``limit`` it
-    keeps about that many of the latest attempts, for a server that runs for a long time. ``watch`` is called for each
-    attempt when it has its result; it must not wait.
+    Attempts that began at the same time, as on an emulated clock, are in the order of their messages. ``watch`` is called
+    for each attempt when it has its result; it must not wait.
     """
 
-    records: list[DeliveryAttempt] = field(factory=list[DeliveryAttempt])
-    limit: int | None = None
     watch: Callable[[DeliveryAttempt], None] | None = field(default=None, eq=False)
-
-    def __iter__(self) -> Iterator[DeliveryAttempt]:
-        return iter(self.records)
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def of(  # noqa: PLR0913  # filters, each by keyword
-        self,
-        *,
-        message_id: str | None = None,
-        key: str | None = None,
-        conv_type: str | None = None,
-        msg_type: str | None = None,
-        attempt: int | None = None,
-        ok: bool | None = None,
-    ) -> list[DeliveryAttempt]:
-        """Return the attempts that match all given values, in order. ``key`` is a group's id, or ``1001|1002``."""
-        wanted = {"message_id": message_id, "key": key, "attempt": attempt, "ok": ok}
-        written = {"convType": conv_type, "msgType": msg_type}
-        return [
-            each
-            for each in self.records
-            if all(value is None or getattr(each, name) == value for name, value in wanted.items())
-            and all(value is None or each.document.get(name) == value for name, value in written.items())
-        ]
-
-    def clear(self) -> None:
-        """Forget all attempts."""
-        self.records.clear()
 
     def note(self, delivery: DeliveryAttempt) -> None:
         """Record one attempt."""
         insort(self.records, delivery, key=_ORDER)
         if self.watch is not None:
             self.watch(delivery)
-        if self.limit is not None and len(self.records) > self.limit:
-            del self.records[: self.limit // 10 + 1]
-
-    def trace(self) -> bytes:
-        """Return the whole log as JSON lines: byte for byte the same for the same messages, answers, seed and clock."""
-        return b"".join(json.dumps(record.to_dict()) + b"\n" for record in self.records)
+        self.trim()

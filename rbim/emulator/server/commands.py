@@ -1,33 +1,25 @@
 """The commands of the control interface; :mod:`rbim.emulator.server.control` serves them over HTTP.
 
 A command is a function of the :class:`ControlContext` and of the body of the request, already read (or of the name in its
-path). It returns JSON, and its docstring is its help text. The page in the browser is made of those that show parts of the
-emulator: their lists are bounded, so that they cost little however much the emulator holds.
+path). It returns JSON, and its docstring is its help text.
 """
 
-import shlex
-from base64 import b64encode
-from collections import Counter
 from collections.abc import Awaitable, Callable
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict, cast
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict
 
 import attrs
 from attrs import frozen
 
-from rbim._support import json
 from rbim._support.local_server import is_loopback_url
 from rbim.callbacks.events import Notice
 from rbim.emulator.clock import EmulatedClock
-from rbim.emulator.copies.log import DeliveryAttempt
 from rbim.emulator.copies.messages import Extras, PushExtras
 from rbim.emulator.copies.targets import split_url
 from rbim.emulator.documents import kind_of
 from rbim.emulator.emulator import Mode
+from rbim.emulator.exchanges import ExchangeLog
 from rbim.emulator.faults import Plan, copy_faults_from, faults_from
-from rbim.emulator.platform.rules import DependsOnDialect
-from rbim.emulator.platform.state import Group, Task
+from rbim.emulator.server import page
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -36,26 +28,16 @@ if TYPE_CHECKING:
 __all__ = [
     "ABOUT",
     "COMMANDS",
-    "MASK",
     "PREFIX",
     "Command",
     "CommandError",
     "ControlContext",
     "DeferredAnswer",
-    "as_curl",
-    "without_token",
 ]
 
 ABOUT = "An emulator of the written interface description, never of the service."
 PREFIX = "/_emulator/"
 SHOWN = 200  # characters of a URL in a message
-MOST = 200  # entries of a list
-ATTEMPTS = 1000  # latest attempts among which messages are looked for
-DIGITS = 18  # of a number in a path, at most
-MASK = "•••"
-"""What stands in the place of a secret."""
-
-ANSWERLESS = ("refuse", "reset_before", "reset_after")
 
 Close = Callable[[], Awaitable[None]]
 
@@ -90,6 +72,8 @@ class ControlContext:
         self._faults = tuple(emulator.faults)
         self._copy_faults = tuple(emulator.copy_faults)
         self._destination = emulator.copier.destination
+        if emulator.asgi.exchanges is None:
+            emulator.asgi.exchanges = ExchangeLog()
 
     @property
     def control_url(self) -> str | None:
@@ -271,7 +255,7 @@ def _declare_plan(
         return [{"matched": matched, "happened": happened} for matched, happened in plan_of(context.emulator).counts]
 
     def remove(context: ControlContext, number: str) -> Any:
-        plan_of(context.emulator).remove(_number_in(number))
+        plan_of(context.emulator).remove(page.number_in(number))
         return counts(context)
 
     COMMANDS.extend(
@@ -311,16 +295,10 @@ def _as_document(fault: Any) -> dict[str, Any]:
     return fields
 
 
-def _number_in(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < DIGITS):
-        raise InvalidRequest(f"must be a number, from 1, not {text[:50]!r}")
-    return int(text)
-
-
 @_command("GET", "requests")
 def _requests(context: ControlContext, _: str) -> Any:
     """List the requests so far, each with its operation and its result."""
-    return [json.loads(line) for line in context.emulator.requests.trace().splitlines()]
+    return [each.to_dict() for each in context.emulator.requests]
 
 
 @_command("DELETE", "requests")
@@ -473,241 +451,6 @@ def _notify(context: ControlContext, body: _Notify) -> Any:
     return {"message_id": context.emulator.notify(**body)}
 
 
-# What the page in the browser shows.
-
-
-@_command("GET", "requests/{number}")
-def _request(context: ControlContext, number: str) -> Any:
-    """Return one of the latest requests as it was sent and answered, and as a curl command."""
-    emulator = context.emulator
-    log = emulator.requests
-    at = _number_in(number) - (log.count - len(log.records)) - 1
-    if not 0 <= at < len(log.records):
-        raise LookupError(f"the log has no request {number}")
-    record = log.records[at]
-    exchange = None if emulator.asgi.exchanges is None else emulator.asgi.exchanges.of(record)
-    if exchange is None:
-        return {"number": record.number, "exchange": None, "answer": None, "curl": None}
-    own = emulator.own_credentials
-    secret = () if own else ("authorization", "checksum")
-    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in exchange.headers]
-    query = exchange.query.decode("latin-1")
-    curl = as_curl(
-        record.path,
-        exchange.body,
-        app_id=emulator.credentials.app_id,
-        stamp=f"{emulator.clock.now().astimezone(emulator.dialect.zone):%Y%m%d%H%M%S}",
-        method=exchange.method,
-    )
-    answer = None
-    if exchange.response is not None:
-        answer = {
-            "status": exchange.response.status,
-            "headers": list(exchange.response.headers.items()),
-            "body": _content(exchange.response.body, exchange.answer_size),
-            "sent": not any(name in ANSWERLESS for name in record.trouble),
-        }
-    shown = {
-        "number": record.number,
-        "exchange": {
-            "method": exchange.method,
-            "path": record.path,
-            "query": query if own or not query else MASK,
-            "headers": [(name, MASK if name.lower() in secret else value) for name, value in headers],
-            "body": _content(exchange.body, exchange.size),
-            "took": exchange.took,
-        },
-        "answer": answer,
-        "curl": curl if exchange.size == len(exchange.body) else None,
-    }
-    return without_token(context, shown)
-
-
-def _content(body: bytes, size: int) -> dict[str, Any]:
-    """Return a body as text, or in Base64 if it is not UTF-8; ``size`` is that of the whole body."""
-    cut = size > len(body)
-    try:
-        text = body.decode(errors="ignore" if cut else "strict")  # a cut may divide a character
-    except UnicodeDecodeError:
-        return {"base64": b64encode(body).decode(), "size": size, "cut": cut}
-    return {"text": text, "size": size, "cut": cut}
-
-
-def without_token(context: ControlContext, value: Any) -> Any:  # JSON
-    """Return JSON without the emulator's token, wherever it stands in a text: also where a request has it by mistake.
-
-    A token that is the application id, as in an experiment, is in every path and is no secret.
-    """
-    token = context.emulator.credentials.app_token.reveal()
-
-    def masked(value: Any) -> Any:  # JSON
-        if isinstance(value, str):
-            return value.replace(token, MASK)
-        if isinstance(value, dict):
-            return {name: masked(each) for name, each in cast("dict[str, Any]", value).items()}
-        return [masked(each) for each in cast("list[Any]", value)] if isinstance(value, (list, tuple)) else value
-
-    return value if token == context.emulator.credentials.app_id else masked(value)
-
-
-def as_curl(path: str, body: bytes, *, app_id: str, stamp: str, method: str = "POST") -> str:
-    """Return a request as a command for a shell, which signs it for a day from ``stamp`` with ``RBIM_APP_TOKEN``."""
-    segments = ["$RBIM_APP_ID" if segment == app_id else quote(segment, safe="~") for segment in path.lstrip("/").split("/")]
-    text = body.decode(errors="replace")
-    if text.encode() == body and all(each.isprintable() or each in "\n\t" for each in text):
-        source, data = "", f"--data-raw {shlex.quote(text)}"
-    else:
-        source, data = f"printf %s {b64encode(body).decode()} | base64 -d | ", "--data-binary @-"
-    verb = "" if method == "POST" else f" -X {shlex.quote(method)}"
-    lines = [
-        f"stamp={stamp}",
-        "sig=$(printf %s \"$RBIM_APP_ID$RBIM_APP_TOKEN$stamp\" | md5sum | cut -d' ' -f1 | tr a-z A-Z)",
-        f'{source}curl -sS{verb} "$RBIM_BASE_URL/{"/".join(segments)}?sig=$sig" \\',
-        '    -H "Authorization: $(printf %s "$RBIM_APP_ID:$stamp" | base64 -w0)" \\',
-        f"    -H 'Content-Type: application/json;charset=utf-8' {data}",
-    ]
-    return "\n".join(lines)
-
-
-# Groups and accounts.
-
-
-@_command("GET", "groups")
-def _groups(context: ControlContext, _: str) -> Any:
-    """List the newest groups, with the number of their members."""
-    groups = context.emulator.state.groups
-    return {"total": len(groups), "groups": [_summary(each) for each in islice(reversed(groups.values()), MOST)]}
-
-
-@_command("GET", "groups/{group_id}")
-def _group(context: ControlContext, group_id: str) -> Any:
-    """Return one group with its members, their roles, and who waits to join."""
-    group = context.emulator.state.groups.get(group_id)
-    if group is None:
-        raise LookupError(f"there is no group {group_id}")
-    return _summary(group) | {
-        "declared": group.declared,
-        "group_domain": group.group_domain,
-        "created": group.created.isoformat(),
-        "accounts": [{"account": account, "role": str(role)} for account, role in group.members.items()],
-        "invitations": list(group.invited),
-        "applications": list(group.applied),
-    }
-
-
-@_command("GET", "groups/with/{text}")
-def _groups_with(context: ControlContext, text: str) -> Any:
-    """List the newest groups whose id or name contains a text."""
-    wanted = text.strip().casefold()  # a browser cannot send ".." without a space
-    groups = reversed(context.emulator.state.groups.values())
-    found = [each for each in groups if wanted in each.group_id.casefold() or wanted in each.name.casefold()]
-    return {"total": len(found), "groups": [_summary(each) for each in found[:MOST]]}
-
-
-def _summary(group: Group) -> dict[str, Any]:
-    return {
-        "group_id": group.group_id,
-        "name": group.name,
-        "type": str(group.type),
-        "permission": str(group.permission),
-        "target": str(group.target),
-        "owner": group.owner,
-        "members": len(group.members),
-        "member_limit": group.type.member_limit,
-        "invited": len(group.invited),
-        "applied": len(group.applied),
-    }
-
-
-@_command("GET", "accounts")
-def _accounts(context: ControlContext, _: str) -> Any:
-    """List accounts, with their groups and whether they have logged in."""
-    return _accounts_with(context, "")
-
-
-@_command("GET", "accounts/with/{text}")
-def _accounts_with(context: ControlContext, text: str) -> Any:
-    """List accounts whose name contains a text."""
-    state, wanted = context.emulator.state, text.strip().casefold()
-    groups: Counter[str] = Counter()
-    for group in state.groups.values():
-        groups.update(group.members.keys())
-        groups.update(dict.fromkeys([*group.invited, *group.applied], 0))
-    groups.update(dict.fromkeys([*state.never_logged_in, *(state.known or ())], 0))
-    found = [each for each in reversed(groups.items()) if wanted in each[0].casefold()]
-    return {
-        "total": len(found),
-        "accounts": [
-            {"account": account, "groups": count, "logged_in": state.has_logged_in(account)}
-            for account, count in found[:MOST]
-        ],
-    }
-
-
-@_command("GET", "tasks")
-def _tasks(context: ControlContext, _: str) -> Any:
-    """List the newest call tasks, with whether each may call now."""
-    tasks = context.emulator.state.tasks
-    return {"total": len(tasks), "tasks": [_shown_task(context, each) for each in islice(reversed(tasks.values()), MOST)]}
-
-
-def _shown_task(context: ControlContext, task: Task) -> dict[str, Any]:
-    request = task.request
-    try:
-        may_call = context.emulator.may_call(task.task_id)
-    except DependsOnDialect:
-        may_call = None
-    return {
-        "task_id": task.task_id,
-        "name": request.task_name,
-        "description": request.task_desc,
-        "bot_id": request.bot_id,
-        "caller": request.caller,
-        "first_day": request.start_date.isoformat(),
-        "last_day": request.end_date.isoformat(),
-        "max_concurrent": request.max_concurrent,
-        "policies": [policy.name for policy in request.no_call_policies],
-        "created": task.created.isoformat(),
-        "may_call": may_call,
-    }
-
-
-# Message copies.
-
-
-@_command("GET", "messages")
-def _messages(context: ControlContext, _: str) -> Any:
-    """List the latest copied messages, each with its attempts."""
-    copier = context.emulator.copier
-    found: dict[int, list[DeliveryAttempt]] = {}
-    for each in reversed(context.emulator.deliveries.records[-ATTEMPTS:]):
-        found.setdefault(each.number, []).append(each)
-    newest = [found[number] for number in sorted(found, reverse=True)[:MOST]]
-    document = {
-        "waiting": len(copier.queue),
-        "messages": [_message(attempts[::-1], own=context.emulator.own_credentials) for attempts in newest],
-    }
-    return without_token(context, document)
-
-
-def _message(attempts: list[DeliveryAttempt], *, own: bool) -> dict[str, Any]:
-    """Return a message with its attempts, without their signatures if the token is not the emulator's own."""
-    first, shown = attempts[0], list[dict[str, Any]]()
-    for each in attempts:
-        attempt = each.to_dict()
-        if not own:
-            attempt["headers"]["CheckSum"] = MASK
-        shown.append({name: value for name, value in attempt.items() if name not in {"key", "number", "message_id", "body"}})
-    return {
-        "number": first.number,
-        "message_id": first.message_id,
-        "key": first.key,
-        "event": first.document,
-        "body": first.body.decode(errors="backslashreplace"),
-        "attempts": shown,
-    }
-
-
 @_command("POST", "deliveries/again", _Number)
 def _send_again(context: ControlContext, body: _Number) -> Any:
     """Deliver a copied message again, as a resend: number (emulator-only)."""
@@ -715,3 +458,40 @@ def _send_again(context: ControlContext, body: _Number) -> Any:
         raise CommandError("messages are not copied now: set a target first (PUT /_emulator/copy)")
     context.emulator.send_again(body.number)
     return {"number": body.number}
+
+
+# What the page in the browser shows.
+
+
+@_command("GET", "live/{position}")
+def _live(context: ControlContext, position: str) -> Any:
+    """Return the counters, and the requests after a position: 0, or that of the answer before."""
+    emulator = context.emulator
+    return {
+        "counts": page.counts(emulator),
+        "clock": _clock(context, ""),
+        "copied": emulator.copier.destination is not None,
+        "listening": context.listening,
+        "control": context.control_url,
+        "changes": [*page.changes(emulator), context.changes],
+        "requests": page.latest(emulator, position),
+    }
+
+
+def _declare_view(path: str, show: Callable[["Emulator", str], Any], text: str = "") -> None:
+    """Declare a command that shows a part of the emulator, by the name in its path. ``text`` is its help, if not its own."""
+
+    def run(context: ControlContext, name: str) -> Any:
+        return show(context.emulator, name)
+
+    COMMANDS.append(Command("GET", PREFIX + path, run, None, text or show.__doc__ or ""))
+
+
+_declare_view("requests/{number}", page.request)
+_declare_view("groups", page.groups, "List the newest groups, with the number of their members.")
+_declare_view("groups/{group_id}", page.group)
+_declare_view("groups/with/{text}", page.groups)
+_declare_view("accounts", page.accounts, "List accounts, with their groups and whether they have logged in.")
+_declare_view("accounts/with/{text}", page.accounts)
+_declare_view("tasks", page.tasks)
+_declare_view("messages", page.messages)

@@ -26,10 +26,9 @@ from rbim.emulator.asgi import OUTCOME, write
 from rbim.emulator.documents import exactly, read_document, strict_converter
 from rbim.emulator.platform.rules import Refusal
 from rbim.emulator.server.commands import COMMANDS, PREFIX, Command, CommandError, ControlContext, DeferredAnswer
-from rbim.emulator.server.console import Console
 from rbim.errors import InvalidRequest
 from rbim.http import Response
-from rbim.page.assets import SECURITY_HEADERS, prefers_html
+from rbim.page.assets import SECURITY_HEADERS, Page, prefers_html
 from rbim.validators import Accounts
 
 if TYPE_CHECKING:
@@ -44,6 +43,7 @@ BODY_LIMIT = 64 * 1024 * 1024
 HEADERS = {"content-type": "application/json;charset=utf-8", **SECURITY_HEADERS}
 ICON = "/favicon.ico"  # a browser asks for it by itself after each answer that it shows, also after a refusal
 OK = 200
+PAGE = Page("emulator", prefix=PREFIX)
 
 
 class _RequestError(Exception):
@@ -73,13 +73,11 @@ class ControlApp:
     def __init__(
         self,
         context: ControlContext,
-        console: Console,
         guard: LocalServerGuard,
         app: Callable[[Scope, Receive, Send], Awaitable[None]] | None,
         watch: Callable[[Scope, float], None] | None = None,
     ) -> None:
         self._context = context
-        self._console = console
         self._guard = guard
         self._app = app
         self._watch = watch
@@ -104,18 +102,19 @@ class ControlApp:
                 await self._app(scope, receive, send)
             return
         path = scope["path"].removeprefix(scope.get("root_path", ""))
+        shown = scope["method"] in {"GET", "HEAD"} and prefers_html(scope)  # in a browser
         why = self._guard.refusal(scope)
         if why is not None:
             scope[OUTCOME] = 403, why
             await _refuse(send, 403, why)
         elif scope["path"] == ICON:
             await _refuse(send, 404, "the emulator has no icon")
-        elif path == "/" and scope["method"] in {"GET", "HEAD"} and prefers_html(scope):
+        elif path == "/" and shown:
             await write(send, Response(303, {"location": PREFIX.lstrip("/"), "vary": "accept", **SECURITY_HEADERS}))
         elif self._app is not None and not path.startswith(PREFIX):
             await self._app(scope, receive, send)
-        elif self._console.serves(scope, path):
-            await self._console(scope, receive, send)
+        elif PAGE.serves(path) and (path != PREFIX or shown):
+            await PAGE(scope, receive, send)
         else:
             await self._command(path, scope, receive, send)
 
@@ -163,7 +162,7 @@ class Control(ControlApp):
         remote_copies: bool = False,
     ) -> None:
         context = ControlContext(emulator, None, sign_copies=sign_copies, remote_copies=remote_copies)
-        super().__init__(context, Console(context), guard_of(allowed_hosts), emulator.asgi)
+        super().__init__(context, guard_of(allowed_hosts), emulator.asgi)
 
 
 async def _refuse(send: Send, status: int, why: str) -> None:

@@ -21,7 +21,6 @@ from rbim.emulator.asgi import CONNECTION, EMULATED, PRODUCT, failure, write
 from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.platform.rules import DependsOnDialect
 from rbim.emulator.server.commands import PREFIX, ControlContext
-from rbim.emulator.server.console import Console
 from rbim.emulator.server.control import ControlApp, guard_of
 
 try:
@@ -246,13 +245,12 @@ class Server:
         watch: Callable[[Scope, float], None] | None,
     ) -> None:
         context = ControlContext(emulator, self, sign_copies=sign_copies, remote_copies=remote_copies)
-        console = Console(context)
         self.emulator = emulator
         self.host = host
         self.port = port
         self._control_port = control_port
-        self._platform = Listener(ControlApp(context, console, guard, emulator.asgi, watch), emulator.clock)
-        self._control = Listener(ControlApp(context, console, guard, None, watch), emulator.clock)
+        self._platform = Listener(ControlApp(context, guard, emulator.asgi, watch), emulator.clock)
+        self._control = Listener(ControlApp(context, guard, None, watch), emulator.clock)
         self._outage: asyncio.Task[None] | None = None
         self._copying: asyncio.Task[None] | None = None
 
