@@ -293,18 +293,16 @@ class Emulator:
         mode: Mode = "normal",
         *,
         concurrency: int = 10,
-        patience: float = 5.0,
         transport: Callable[[], Transport] | None = None,
     ) -> None:
         """Copy messages and changes of groups to ``target`` from now on; None: stop, and drop the ones that wait.
 
         ``target`` is a URL, an object with ``async receive(headers, body)`` that returns something with a ``status``, or an
         async function of headers and body that returns the status. ``mode`` is ``"normal"`` or ``"high-guarantee"``
-        (Delivery rules, 2). At most ``concurrency`` deliveries are in progress at once (default: 10). ``patience`` is how
-        many seconds of real time a receiver may take before an emulated clock advances without it (default: 5).
-        ``transport`` makes the transport for deliveries to a URL (default: an ``HttpxTransport`` that ignores the
-        environment's proxies). By default each delivery in normal mode has a connection of its own: it is sent once, and
-        would be lost over a kept connection that the receiver, or a proxy in front of it, is just closing.
+        (Delivery rules, 2). At most ``concurrency`` deliveries are in progress at once (default: 10). ``transport`` makes
+        the transport for deliveries to a URL (default: an ``HttpxTransport`` that ignores the environment's proxies). By
+        default each delivery in normal mode has a connection of its own: it is sent once, and would be lost over a kept
+        connection that the receiver, or a proxy in front of it, is just closing.
 
         Raises InvalidRequest for an invalid target, mode or concurrency.
         """
@@ -324,7 +322,6 @@ class Emulator:
             target=target,
             high=mode == "high-guarantee",
             concurrency=concurrency,
-            patience=patience,
             transport=transport or (lambda: _transport(kept=mode == "high-guarantee")),
         )
 

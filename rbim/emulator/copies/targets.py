@@ -61,7 +61,6 @@ class Destination:
     target: Target
     high: bool
     concurrency: int
-    patience: float
     transport: Callable[[], Transport]
 
 

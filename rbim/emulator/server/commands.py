@@ -1,14 +1,14 @@
 """The commands of the control interface; :mod:`rbim.emulator.server.control` serves them over HTTP.
 
 A command is a function of the :class:`ControlContext` and of the body of the request, already read (or of the name in its
-path). It returns JSON, and its docstring is its help text.
+path), which returns JSON. :data:`COMMANDS` has all of them.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, Protocol, Required, TypedDict
 
 import attrs
-from attrs import frozen
+from attrs import field, frozen
 
 from rbim._support.local_server import is_loopback_url
 from rbim.callbacks.events import Notice
@@ -52,7 +52,12 @@ class _Outages(Protocol):  # rbim.emulator.server.Server, which imports this mod
 
 
 class CommandError(Exception):
-    """A command that this emulator, or its server, cannot carry out; the text is the reason."""
+    """A command that is refused, with the HTTP status and headers of the answer (409: not possible in the present state)."""
+
+    def __init__(self, message: str, status: int = 409, **headers: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
 
 
 class ControlContext:
@@ -109,32 +114,27 @@ class DeferredAnswer:
 # The bodies of commands: JSON objects.
 
 
-@frozen(kw_only=True)
-class _Advance:
-    seconds: float = 0.0
-    hours: float = 0.0
+class _Advance(TypedDict, total=False):
+    seconds: float
+    hours: float
 
 
-@frozen(kw_only=True)
-class _Seconds:
+class _Seconds(TypedDict):
     seconds: float
 
 
-@frozen(kw_only=True)
-class _Login:
+class _Account(TypedDict):
     account: str
 
 
-@frozen(kw_only=True)
-class _Waiting:
+class _Waiting(TypedDict):
     group_id: str
     account: str
 
 
-@frozen(kw_only=True)
-class _Copy:
+class _Copy(TypedDict):
     url: str
-    mode: Mode = "normal"
+    mode: NotRequired[Mode]
 
 
 class _Say(Extras, total=False):
@@ -157,64 +157,45 @@ class _Notify(TypedDict, total=False):
     text: str
 
 
-@frozen(kw_only=True)
-class _Number:
+class _Number(TypedDict):
     number: int
 
 
 Run = Callable[[ControlContext, Any], Any]
 
 
+def _below(path: str) -> str:
+    return PREFIX + path
+
+
 @frozen
 class Command:
-    """One command.
+    """One command, with its path below ``/_emulator/`` and one line of help.
 
-    ``reads`` is the class of its body, ``object`` for any JSON, or None if it has only its path. ``help`` is one line.
+    ``reads`` is the type of its body, ``object`` for any JSON, or None if it has only the name in its path.
     """
 
     method: str
-    path: str
-    run: Run
-    reads: type[Any] | None
+    path: str = field(converter=_below)
     help: str
+    run: Run
+    reads: Any = None
 
 
-COMMANDS: list[Command] = []
+# Those that are more than a call of the emulator.
 
 
-def _command(method: str, path: str, reads: type[Any] | None = None) -> Callable[[Run], Run]:
-    """Return a decorator that declares a function to be a command. The arguments are the fields of :class:`Command`."""
-
-    def register(run: Run) -> Run:
-        COMMANDS.append(Command(method, PREFIX + path, run, reads, run.__doc__ or ""))
-        return run
-
-    return register
-
-
-@_command("GET", "")
 def _index(context: ControlContext, _: str) -> Any:
-    """List the commands, and return the address during an outage."""
     commands = {f"{each.method} {each.path}": each.help for each in COMMANDS}
     return {"about": ABOUT, "control": context.control_url, "commands": commands}
 
 
-@_command("GET", "state")
-def _state(context: ControlContext, _: str) -> Any:
-    """Return groups, tasks and accounts, as one document."""
-    return context.emulator.export()
-
-
-@_command("PUT", "state", object)
 def _load(context: ControlContext, document: object) -> Any:
-    """Replace the state by such a document."""
     context.emulator.load(document)
     return _counts(context)
 
 
-@_command("POST", "reset")
 def _reset(context: ControlContext, _: str) -> Any:
-    """Reset everything but the clock to the initial state, and clear requests and deliveries."""
     context.reset()
     return _counts(context)
 
@@ -224,13 +205,118 @@ def _counts(context: ControlContext) -> Any:
     return {"groups": len(state.groups), "tasks": len(state.tasks)}
 
 
-def _declare_plan(
-    path: str,
-    of: str,
-    plan_of: Callable[["Emulator"], Plan[Any]],
-    read: Callable[[Any], tuple[Any, ...]],
-) -> None:
-    """Declare the commands of a fault plan."""
+def _clock(context: ControlContext, _: object = None) -> Any:
+    clock = context.emulator.clock
+    return {
+        "now": clock.now().isoformat(),
+        "monotonic": clock.monotonic(),
+        "emulated": isinstance(clock, EmulatedClock),
+    }
+
+
+async def _advance(context: ControlContext, body: _Advance) -> Any:
+    if not isinstance(context.emulator.clock, EmulatedClock):
+        raise CommandError(
+            "the emulator uses the system clock, which cannot be advanced: start it with rbim emulator --emulated-clock"
+        )
+    await context.emulator.advance(**body)
+    return _clock(context)
+
+
+def _may_call(context: ControlContext, task_id: str) -> Any:
+    may_call = context.emulator.may_call(task_id)
+    return {"task_id": task_id, "at": context.emulator.clock.now().isoformat(), "may_call": may_call}
+
+
+def _outage(context: ControlContext, body: _Seconds) -> Any:
+    # Answer first: the outage closes this connection, unless it came through the control port.
+    close = _server_of(context).begin_outage(body["seconds"])
+    return DeferredAnswer({**body, "control": context.control_url}, close)
+
+
+def _end_outage(context: ControlContext, _: str) -> Any:
+    return _server_of(context).accept()
+
+
+def _server_of(context: ControlContext) -> _Outages:
+    if context.server is None:
+        raise CommandError("this server cannot refuse connections: serve the emulator with rbim emulator")
+    return context.server
+
+
+def _copy(context: ControlContext, _: object = None) -> Any:
+    destination = context.emulator.copier.destination
+    if destination is None:
+        return None
+    url = destination.target if isinstance(destination.target, str) else None
+    return {"url": url, "mode": "high-guarantee" if destination.high else "normal"}
+
+
+def _copy_to(context: ControlContext, body: _Copy) -> Any:
+    url = body["url"]
+    split_url(url)
+    if not is_loopback_url(url):
+        if not context.remote_copies:
+            raise CommandError(
+                f"url: {url[:SHOWN]!r} is not of this machine (localhost or a literal loopback address): start rbim "
+                "emulator with --remote-copies (in Python: serve(emulator, remote_copies=True))"
+            )
+        if not context.may_sign_copies:
+            raise CommandError(
+                "message copies to another machine would be signed with the configured RBIM_APP_TOKEN: start rbim emulator "
+                "with --sign-copies (in Python: serve(emulator, sign_copies=True)), or without RBIM_APP_TOKEN"
+            )
+    context.emulator.copy_to(url, body.get("mode", "normal"))
+    return _copy(context)
+
+
+def _send_again(context: ControlContext, body: _Number) -> Any:
+    if context.emulator.copier.destination is None:
+        raise CommandError("messages are not copied now: set a target first (PUT /_emulator/copy)")
+    context.emulator.send_again(body["number"])
+    return body
+
+
+def _live(context: ControlContext, position: str) -> Any:
+    emulator = context.emulator
+    return {
+        "counts": page.counts(emulator),
+        "clock": _clock(context),
+        "copied": emulator.copier.destination is not None,
+        "listening": context.listening,
+        "control": context.control_url,
+        "changes": [*page.changes(emulator), context.changes],
+        "requests": page.latest(emulator, position),
+    }
+
+
+def _call(method: str) -> Run:
+    """Return a command that calls a method of the emulator with its body, and returns a message's id, or else the body."""
+
+    def run(context: ControlContext, body: dict[str, Any]) -> Any:
+        message_id = getattr(context.emulator, method)(**body)
+        return body if message_id is None else {"message_id": message_id}
+
+    return run
+
+
+def _show(part: Callable[["Emulator", str], Any]) -> Run:
+    """Return a command that shows a part of the emulator, by the name in the path."""
+    return lambda context, name: part(context.emulator, name)
+
+
+def _list(log: str) -> Run:
+    return lambda context, _: [each.to_dict() for each in getattr(context.emulator, log)]
+
+
+def _clear(log: str) -> Run:
+    return lambda context, _: getattr(context.emulator, log).clear()
+
+
+def _plan(
+    path: str, of: str, plan_of: Callable[["Emulator"], Plan[Any]], read: Callable[[Any], tuple[Any, ...]]
+) -> list[Command]:
+    """Return the commands of a fault plan."""
 
     def plan(context: ControlContext, _: object = None) -> Any:
         return [_as_document(fault) for fault in plan_of(context.emulator)]
@@ -247,10 +333,6 @@ def _declare_plan(
         plan_of(context.emulator).add(fault)
         return plan(context)
 
-    def clear(context: ControlContext, _: str) -> Any:
-        plan_of(context.emulator).clear()
-        return []
-
     def counts(context: ControlContext, _: object = None) -> Any:
         return [{"matched": matched, "happened": happened} for matched, happened in plan_of(context.emulator).counts]
 
@@ -258,27 +340,14 @@ def _declare_plan(
         plan_of(context.emulator).remove(page.number_in(number))
         return counts(context)
 
-    COMMANDS.extend(
-        Command(method, PREFIX + path + rest, run, reads, text)
-        for method, rest, run, reads, text in (
-            ("GET", "", plan, None, f"Return the fault plan{of}, a list."),
-            ("PUT", "", replace, object, f"Replace the fault plan{of}: its counts and its random numbers start again."),
-            ("POST", "", add, object, f"Add a fault to the plan{of}."),
-            ("DELETE", "", clear, None, f"Clear the fault plan{of}."),
-            ("GET", "/counts", counts, None, f"Return how often each fault{of} matched, and how often it happened."),
-            (
-                "DELETE",
-                "/{number}",
-                remove,
-                None,
-                f"Remove one fault{of}, by its number from 1.",
-            ),
-        )
-    )
-
-
-_declare_plan("faults", "", lambda emulator: emulator.faults, faults_from)
-_declare_plan("copy-faults", " of copies", lambda emulator: emulator.copy_faults, copy_faults_from)
+    return [
+        Command("GET", path, f"Return the fault plan{of}, a list.", plan),
+        Command("PUT", path, f"Replace the fault plan{of}: its counts and its random numbers start again.", replace, object),
+        Command("POST", path, f"Add a fault to the plan{of}.", add, object),
+        Command("DELETE", path, f"Clear the fault plan{of}.", lambda context, _: plan_of(context.emulator).clear()),
+        Command("GET", f"{path}/counts", f"Return how often each fault{of} matched, and how often it happened.", counts),
+        Command("DELETE", f"{path}/{{number}}", f"Remove one fault{of}, by its number from 1.", remove),
+    ]
 
 
 def _replace_faults(plan: Plan[Any], faults: tuple[Any, ...]) -> None:
@@ -288,210 +357,94 @@ def _replace_faults(plan: Plan[Any], faults: tuple[Any, ...]) -> None:
 
 def _as_document(fault: Any) -> dict[str, Any]:
     """Return a fault in the form of its file; a match by a function appears as ``a function``."""
-    fields = {a.name: getattr(fault, a.name) for a in attrs.fields(fault.__class__) if getattr(fault, a.name) != a.default}
-    fields["effect"] = {"kind": kind_of(fault.effect.__class__)} | attrs.asdict(fault.effect)
+    found = {a.name: getattr(fault, a.name) for a in attrs.fields(fault.__class__) if getattr(fault, a.name) != a.default}
+    found["effect"] = {"kind": kind_of(fault.effect.__class__)} | attrs.asdict(fault.effect)
     if callable(fault.match):
-        fields["match"] = "a function"
-    return fields
+        found["match"] = "a function"
+    return found
 
 
-@_command("GET", "requests")
-def _requests(context: ControlContext, _: str) -> Any:
-    """List the requests so far, each with its operation and its result."""
-    return [each.to_dict() for each in context.emulator.requests]
-
-
-@_command("DELETE", "requests")
-def _forget(context: ControlContext, _: str) -> Any:
-    """Clear the log of requests."""
-    context.emulator.requests.clear()
-    return []
-
-
-@_command("GET", "clock")
-def _clock(context: ControlContext, _: str) -> Any:
-    """Return the emulator's time, and whether it is emulated."""
-    clock = context.emulator.clock
-    return {
-        "now": clock.now().isoformat(),
-        "monotonic": clock.monotonic(),
-        "emulated": isinstance(clock, EmulatedClock),
-    }
-
-
-@_command("POST", "clock/advance", _Advance)
-async def _advance(context: ControlContext, body: _Advance) -> Any:
-    """Advance an emulated clock: seconds, hours."""
-    if not isinstance(context.emulator.clock, EmulatedClock):
-        raise CommandError(
-            "the emulator uses the system clock, which cannot be advanced: start it with rbim emulator --emulated-clock"
+COMMANDS = [
+    Command("GET", "", "List the commands, and return the address during an outage.", _index),
+    Command("GET", "state", "Return groups, tasks and accounts, as one document.", _show(lambda box, _: box.export())),
+    Command("PUT", "state", "Replace the state by such a document.", _load, object),
+    Command(
+        "POST", "reset", "Reset everything but the clock to the initial state, and clear requests and deliveries.", _reset
+    ),
+    *_plan("faults", "", lambda emulator: emulator.faults, faults_from),
+    *_plan("copy-faults", " of copies", lambda emulator: emulator.copy_faults, copy_faults_from),
+    Command("GET", "requests", "List the requests so far, each with its operation and its result.", _list("requests")),
+    Command("DELETE", "requests", "Clear the log of requests.", _clear("requests")),
+    Command("GET", "clock", "Return the emulator's time, and whether it is emulated.", _clock),
+    Command("POST", "clock/advance", "Advance an emulated clock: seconds, hours.", _advance, _Advance),
+    Command("GET", "tasks/{id}/may-call", "Return whether a task may call now (emulator-only).", _may_call),
+    Command(
+        "POST", "outage", "Refuse the platform's connections for a time: seconds of the emulator's clock.", _outage, _Seconds
+    ),
+    Command("DELETE", "outage", "End an outage at once, through the control port.", _end_outage),
+    # users of the platform talk through their own clients, and a copy address is set in a console
+    Command("POST", "logins", "Log an account in for the first time: account (emulator-only).", _call("log_in"), _Account),
+    *(
+        Command("POST", path, f"{text}: group_id, account (emulator-only).", _call(path.rpartition("/")[2]), _Waiting)
+        for path, text in (
+            ("invitations/confirm", "Accept an invitation as the invited account"),
+            ("invitations/decline", "Decline an invitation as the invited account"),
+            ("applications/approve", "Approve a request to join as the group's owner"),
+            ("applications/reject", "Reject a request to join as the group's owner"),
         )
-    await context.emulator.advance(body.seconds, hours=body.hours)
-    return _clock(context, "")
-
-
-@_command("GET", "tasks/{id}/may-call")
-def _may_call(context: ControlContext, task_id: str) -> Any:
-    """Return whether a task may call now (emulator-only)."""
-    may_call = context.emulator.may_call(task_id)
-    return {"task_id": task_id, "at": context.emulator.clock.now().isoformat(), "may_call": may_call}
-
-
-@_command("POST", "outage", _Seconds)
-def _outage(context: ControlContext, body: _Seconds) -> Any:
-    """Refuse the platform's connections for a time: seconds of the emulator's clock."""
-    # Answer first: the outage closes this connection, unless it came through the control port.
-    close = _server_of(context).begin_outage(body.seconds)
-    return DeferredAnswer({"seconds": body.seconds, "control": context.control_url}, close)
-
-
-@_command("DELETE", "outage")
-async def _end_outage(context: ControlContext, _: str) -> Any:
-    """End an outage at once, through the control port."""
-    await _server_of(context).accept()
-    return None
-
-
-def _server_of(context: ControlContext) -> _Outages:
-    if context.server is None:
-        raise CommandError("this server cannot refuse connections: serve the emulator with rbim emulator")
-    return context.server
-
-
-@_command("POST", "logins", _Login)
-def _log_in(context: ControlContext, body: _Login) -> Any:
-    """Log an account in for the first time: account (emulator-only)."""
-    context.emulator.log_in(body.account)
-    return attrs.asdict(body)
-
-
-def _declare_answer(path: str, text: str) -> None:
-    """Declare the command of an answer to an invitation or a request to join, by the method of its last word."""
-
-    def answer(context: ControlContext, body: _Waiting) -> Any:
-        getattr(context.emulator, path.rpartition("/")[2])(body.group_id, body.account)
-        return attrs.asdict(body)
-
-    COMMANDS.append(Command("POST", PREFIX + path, answer, _Waiting, f"{text}: group_id, account (emulator-only)."))
-
-
-_declare_answer("invitations/confirm", "Accept an invitation as the invited account")
-_declare_answer("invitations/decline", "Decline an invitation as the invited account")
-_declare_answer("applications/approve", "Approve a request to join as the group's owner")
-_declare_answer("applications/reject", "Reject a request to join as the group's owner")
-
-
-# Message copy: users of the platform talk through their own clients, and a copy address is set in a console.
-
-
-@_command("GET", "copy")
-def _copy(context: ControlContext, _: str) -> Any:
-    """Return where messages are copied to."""
-    destination = context.emulator.copier.destination
-    if destination is None:
-        return None
-    url = destination.target if isinstance(destination.target, str) else None
-    return {"url": url, "mode": "high-guarantee" if destination.high else "normal"}
-
-
-@_command("PUT", "copy", _Copy)
-def _copy_to(context: ControlContext, body: _Copy) -> Any:
-    """Copy messages from now on: url, mode (normal or high-guarantee)."""
-    split_url(body.url)
-    if not is_loopback_url(body.url):
-        if not context.remote_copies:
-            raise CommandError(
-                f"url: {body.url[:SHOWN]!r} is not of this machine (localhost or a literal loopback address): start rbim "
-                "emulator with --remote-copies (in Python: serve(emulator, remote_copies=True))"
-            )
-        if not context.may_sign_copies:
-            raise CommandError(
-                "message copies to another machine would be signed with the configured RBIM_APP_TOKEN: start rbim emulator "
-                "with --sign-copies (in Python: serve(emulator, sign_copies=True)), or without RBIM_APP_TOKEN"
-            )
-    context.emulator.copy_to(body.url, body.mode)
-    return _copy(context, "")
-
-
-@_command("DELETE", "copy")
-def _stop_copying(context: ControlContext, _: str) -> Any:
-    """Stop copying messages, and drop those that wait."""
-    context.emulator.copy_to(None)
-    return None
-
-
-@_command("GET", "deliveries")
-def _deliveries(context: ControlContext, _: str) -> Any:
-    """List the attempts to deliver copies, each with its result."""
-    return [each.to_dict() for each in context.emulator.deliveries]
-
-
-@_command("DELETE", "deliveries")
-def _forget_deliveries(context: ControlContext, _: str) -> Any:
-    """Clear the log of deliveries."""
-    context.emulator.deliveries.clear()
-    return []
-
-
-@_command("POST", "say", _Say)
-def _say(context: ControlContext, body: _Say) -> Any:
-    """Send a message to another account or to a group: sender, to, text (emulator-only)."""
-    return {"message_id": context.emulator.say(**body)}
-
-
-@_command("POST", "push", _Push)
-def _push(context: ControlContext, body: _Push) -> Any:
-    """Push a message to one account, several, or a group: to, text (emulator-only)."""
-    return {"message_id": context.emulator.push(**body)}
-
-
-@_command("POST", "notify", _Notify)
-def _notify(context: ControlContext, body: _Notify) -> Any:
-    """Notify a group without a change of it: group_id, notice (emulator-only)."""
-    return {"message_id": context.emulator.notify(**body)}
-
-
-@_command("POST", "deliveries/again", _Number)
-def _send_again(context: ControlContext, body: _Number) -> Any:
-    """Deliver a copied message again, as a resend: number (emulator-only)."""
-    if context.emulator.copier.destination is None:
-        raise CommandError("messages are not copied now: set a target first (PUT /_emulator/copy)")
-    context.emulator.send_again(body.number)
-    return {"number": body.number}
-
-
-# What the page in the browser shows.
-
-
-@_command("GET", "live/{position}")
-def _live(context: ControlContext, position: str) -> Any:
-    """Return the counters, and the requests after a position: 0, or that of the answer before."""
-    emulator = context.emulator
-    return {
-        "counts": page.counts(emulator),
-        "clock": _clock(context, ""),
-        "copied": emulator.copier.destination is not None,
-        "listening": context.listening,
-        "control": context.control_url,
-        "changes": [*page.changes(emulator), context.changes],
-        "requests": page.latest(emulator, position),
-    }
-
-
-def _declare_view(path: str, show: Callable[["Emulator", str], Any], text: str = "") -> None:
-    """Declare a command that shows a part of the emulator, by the name in its path. ``text`` is its help, if not its own."""
-
-    def run(context: ControlContext, name: str) -> Any:
-        return show(context.emulator, name)
-
-    COMMANDS.append(Command("GET", PREFIX + path, run, None, text or show.__doc__ or ""))
-
-
-_declare_view("requests/{number}", page.request)
-_declare_view("groups", page.groups, "List the newest groups, with the number of their members.")
-_declare_view("groups/{group_id}", page.group)
-_declare_view("groups/with/{text}", page.groups)
-_declare_view("accounts", page.accounts, "List accounts, with their groups and whether they have logged in.")
-_declare_view("accounts/with/{text}", page.accounts)
-_declare_view("tasks", page.tasks)
-_declare_view("messages", page.messages)
+    ),
+    Command("GET", "copy", "Return where messages are copied to.", _copy),
+    Command("PUT", "copy", "Copy messages from now on: url, mode (normal or high-guarantee).", _copy_to, _Copy),
+    Command("DELETE", "copy", "Stop copying messages, and drop those that wait.", _show(lambda box, _: box.copy_to(None))),
+    Command("GET", "deliveries", "List the attempts to deliver copies, each with its result.", _list("deliveries")),
+    Command("DELETE", "deliveries", "Clear the log of deliveries.", _clear("deliveries")),
+    Command(
+        "POST",
+        "say",
+        "Send a message to another account or to a group: sender, to, text (emulator-only).",
+        _call("say"),
+        _Say,
+    ),
+    Command(
+        "POST", "push", "Push a message to one account, several, or a group: to, text (emulator-only).", _call("push"), _Push
+    ),
+    Command(
+        "POST",
+        "notify",
+        "Notify a group without a change of it: group_id, notice (emulator-only).",
+        _call("notify"),
+        _Notify,
+    ),
+    Command(
+        "POST",
+        "deliveries/again",
+        "Deliver a copied message again, as a resend: number (emulator-only).",
+        _send_again,
+        _Number,
+    ),
+    # what the page in the browser shows
+    Command(
+        "GET",
+        "live/{position}",
+        "Return the counters, and the requests after a position: 0, or that of the answer before.",
+        _live,
+    ),
+    Command(
+        "GET",
+        "requests/{number}",
+        "Return one of the latest requests as it was sent and answered, and as a curl command.",
+        _show(page.request),
+    ),
+    Command("GET", "groups", "List the newest groups, with the number of their members.", _show(page.groups)),
+    Command(
+        "GET",
+        "groups/{group_id}",
+        "Return one group with its members, their roles, and who waits to join.",
+        _show(page.group),
+    ),
+    Command("GET", "groups/with/{text}", "List the newest groups whose id or name contains a text.", _show(page.groups)),
+    Command("GET", "accounts", "List accounts, with their groups and whether they have logged in.", _show(page.accounts)),
+    Command("GET", "accounts/with/{text}", "List accounts whose name contains a text.", _show(page.accounts)),
+    Command("GET", "tasks", "List the newest call tasks, with whether each may call now.", _show(page.tasks)),
+    Command("GET", "messages", "List the latest copied messages, each with its attempts.", _show(page.messages)),
+]

@@ -46,15 +46,6 @@ OK = 200
 PAGE = Page("emulator", prefix=PREFIX)
 
 
-class _RequestError(Exception):
-    """A request that is refused, with the HTTP status and headers of the answer."""
-
-    def __init__(self, status: int, message: str, **headers: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.headers = headers
-
-
 def guard_of(allowed_hosts: Iterable[str], *, bound: str = "localhost") -> LocalServerGuard:
     """Return the guard of a server. Raises InvalidRequest if an allowed host is not a name or an address."""
     try:
@@ -129,7 +120,7 @@ class ControlApp:
             self._context.changes += command.method != "GET"
             result = command.run(self._context, name if command.reads is None else _read(body, command.reads))
             result = await result if isawaitable(result) else result
-        except _RequestError as error:
+        except CommandError as error:
             status, result, headers = error.status, {"error": str(error)}, error.headers
         except TooLarge as error:
             status, result = 413, {"error": str(error)}
@@ -137,7 +128,7 @@ class ControlApp:
             status, result = 400, {"error": error.message}
         except LookupError as error:
             status, result = 404, {"error": str(error)}
-        except (Refusal, CommandError) as error:
+        except Refusal as error:
             status, result = 409, {"error": str(error)}
         scope[OUTCOME] = status, "" if status == OK else result["error"]
         document = result.document if isinstance(result, DeferredAnswer) else result
@@ -182,15 +173,15 @@ def _find(scope: Scope, path: str) -> tuple[Command, str]:
         segments = path.split("/")
     found = {each.method: (each, name) for each in COMMANDS if (name := _name_in(each.path, segments)) is not None}
     if not found:
-        raise _RequestError(404, f"there is no command {path}: GET {PREFIX} lists the commands")
+        raise CommandError(f"there is no command {path}: GET {PREFIX} lists the commands", 404)
     method = scope["method"]
     if method not in found:
         allowed = ", ".join(found)
-        raise _RequestError(405, f"{path} takes {allowed}, not {method}", allow=allowed)
+        raise CommandError(f"{path} takes {allowed}, not {method}", 405, allow=allowed)
     command, name = found[method]
     if method != "GET" and not is_json(scope):
         needs = "needs the header Content-Type: application/json, also without a body"
-        raise _RequestError(415, f"{method} {command.path} {needs}")
+        raise CommandError(f"{method} {command.path} {needs}", 415)
     return command, name
 
 

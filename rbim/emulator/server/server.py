@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
     from rbim._support.asgi import Receive, Scope, Send
-    from rbim._support.local_server import LocalServerGuard
     from rbim.clock import Clock
     from rbim.emulator.emulator import Emulator
 
@@ -227,23 +226,39 @@ class Listener:
 
 
 class Server:
-    """Serves an emulator while its ``async with`` block runs; :func:`serve` creates one.
+    """Serves an emulator on the running asyncio loop while its ``async with`` block runs. Port 0: any free port.
 
     ``host``, ``port`` and ``url``, its base URL, and ``control_url`` are final from the block's first line on.
+
+    It also serves the control interface, under ``/_emulator/`` (:class:`Control`): at ``port``, and alone at
+    ``control_port`` of the same host, which an outage does not affect.
+
+    Requests of web pages of other servers are refused with status 403. ``Host`` must be the loopback, the address at which a
+    connection arrived, a name given as ``host``, or one of ``allowed_hosts``.
+
+    The control interface copies messages to ``localhost`` and literal loopback addresses. A target on another machine needs
+    ``remote_copies``, and ``sign_copies`` unless the emulator made its credentials itself: otherwise everyone who can reach
+    it could have messages signed for another machine. ``emulator.copy_to`` has neither limit.
+
+    ``watch`` is called for each request when it is answered, with its ASGI scope and the seconds that it took; it must not
+    wait.
+
+    Raises InvalidRequest if one of ``allowed_hosts`` is not a name or an address.
     """
 
-    def __init__(  # noqa: PLR0913  # options, each by keyword
+    def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
         self,
         emulator: Emulator,
         *,
-        host: str,
-        port: int,
-        control_port: int,
-        guard: LocalServerGuard,
-        sign_copies: bool,
-        remote_copies: bool,
-        watch: Callable[[Scope, float], None] | None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        control_port: int = 0,
+        allowed_hosts: Iterable[str] = (),
+        sign_copies: bool = False,
+        remote_copies: bool = False,
+        watch: Callable[[Scope, float], None] | None = None,
     ) -> None:
+        guard = guard_of(allowed_hosts, bound=host)
         context = ControlContext(emulator, self, sign_copies=sign_copies, remote_copies=remote_copies)
         self.emulator = emulator
         self.host = host
@@ -333,41 +348,4 @@ class Server:
         await self._platform.listen()
 
 
-def serve(  # noqa: PLR0913  # options, each by keyword and with a default
-    emulator: Emulator,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    control_port: int = 0,
-    allowed_hosts: Iterable[str] = (),
-    sign_copies: bool = False,
-    remote_copies: bool = False,
-    watch: Callable[[Scope, float], None] | None = None,
-) -> Server:
-    """Return a server of the emulator for ``async with``, in the running asyncio loop. Port 0: any free port.
-
-    It also serves the control interface, under ``/_emulator/`` (:class:`Control`): at ``port``, and alone at
-    ``control_port`` of the same host (default: any free port), which an outage does not affect.
-
-    Requests of web pages of other servers are refused with status 403. ``Host`` must be the loopback, the address at which a
-    connection arrived, a name given as ``host``, or one of ``allowed_hosts``.
-
-    The control interface copies messages to ``localhost`` and literal loopback addresses. A target on another machine needs
-    ``remote_copies``, and ``sign_copies`` unless the emulator made its credentials itself: otherwise everyone who can reach
-    it could have messages signed for another machine. ``emulator.copy_to`` has neither limit.
-
-    ``watch`` is called for each request when it is answered, with its ASGI scope and the seconds that it took; it must not
-    wait.
-
-    Raises InvalidRequest if one of ``allowed_hosts`` is not a name or an address.
-    """
-    return Server(
-        emulator,
-        host=host,
-        port=port,
-        control_port=control_port,
-        guard=guard_of(allowed_hosts, bound=host),
-        sign_copies=sign_copies,
-        remote_copies=remote_copies,
-        watch=watch,
-    )
+serve = Server
