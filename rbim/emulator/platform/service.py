@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rbim.emulator.faults import Faults, Injection
     from rbim.emulator.platform.signature import SignatureCheck
     from rbim.emulator.request_log import RequestLog
-    from rbim.operations.base import Endpoint, Operation
+    from rbim.operations.base import Operation
 
 __all__ = ["Platform", "ServedAnswer"]
 
@@ -57,7 +57,7 @@ class Platform:
         self.requests = requests
         self._signature_check = signature_check
         self._converters = _shared(world.dialect.zone, world.dialect.members_shape)
-        self._routes: dict[str, type[Operation[Any]]] = {}
+        self._route = lru_cache(ROUTES)(catalogue.find)
 
     def serve(
         self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
@@ -75,11 +75,8 @@ class Platform:
             self.requests.note(op, at=at, path=path, code=code, effect=effect, reason=reason, trouble=injection.names)
 
         try:
-            _require_post(method)
-            self._signature_check.check(_app_id(path), query, {name.lower(): value for name, value in headers.items()})
-            rule, kind = _rule_of(kind, path)
-            self._require_form(kind, path)
-            op = self._read(kind, body)
+            self._check_request(method, path, query, headers)
+            rule, op = self._read(kind, path, body)
         except Refusal as error:
             refusal = error
         except DependsOnDialect:
@@ -98,18 +95,19 @@ class Platform:
                 note(injection, None)
                 raise
         code = SUCCESS if refusal is None else refusal.code or world.dialect.code_of(refusal.kind)
-        message = refusal.reason if refusal is not None else "success"
-        response = _with_faults(self._answer(endpoint, code, message, answer), injection)
+        document: dict[str, Any] = {endpoint.code: code}
+        if answer is None or endpoint.payload is not None:  # a group operation's success carries no message
+            document[endpoint.message] = "success" if refusal is None else refusal.reason
+        if answer is not None:
+            document |= answer if endpoint.payload is None else {endpoint.payload: answer}
         told = None if injection.prevents_code else code
-        reason = "" if told is None or refusal is None else refusal.reason
-        note(injection, told, effect=answer is not None, reason=reason)
-        return ServedAnswer(response, injection)
+        note(injection, told, effect=answer is not None, reason="" if told is None or refusal is None else refusal.reason)
+        return ServedAnswer(_with_faults(json.dumps(document), injection), injection)
 
-    def _route(self, path: str) -> type[Operation[Any]] | None:
-        kind = self._routes.get(path) or catalogue.find(path)
-        if kind is not None and len(self._routes) < ROUTES:
-            self._routes[path] = kind
-        return kind
+    def _check_request(self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> None:
+        if method != "POST":
+            raise Refusal(f"{method} is not described: operations are posted", code=MALFORMED)
+        self._signature_check.check(_app_id(path), query, {name.lower(): value for name, value in headers.items()})
 
     def _require_form(self, kind: type[Operation[Any]], path: str) -> None:
         """Refuse a path with a version that is none, or in another form than the dialect's if the rules refuse it."""
@@ -134,7 +132,14 @@ class Platform:
         if other and self.world.choice("other_forms_refused"):
             raise Refusal(f"members: this platform takes the {shape} shape", code=MALFORMED)
 
-    def _read(self, kind: type[Operation[Any]], body: bytes) -> Operation[Any]:
+    def _read(self, kind: type[Operation[Any]] | None, path: str, body: bytes) -> tuple[Rule, Operation[Any]]:
+        """Return the operation of a request with its rule. Raises Refusal."""
+        rule = None if kind is None else RULES.get(kind)
+        if kind is None or rule is None:
+            usual = SLASHES.sub("/", path).rstrip("/")
+            meant = f"; did you mean {usual[:SHOWN]}?" if usual != path and catalogue.find(usual) is not None else ""
+            raise Refusal(f"the emulator has no operation at {path[:SHOWN]}{meant}", code=UNKNOWN_OPERATION)
+        self._require_form(kind, path)
         try:
             document = json.loads(body)
             if rb"\u" in body:  # it may escape a lone surrogate, which no answer can repeat
@@ -154,45 +159,20 @@ class Platform:
             raise
         except Exception:
             raise Refusal(self._converters.explain(document, kind), code=MALFORMED) from None
-        return op
-
-    @staticmethod
-    def _answer(endpoint: Endpoint, code: str, message: str, answer: dict[str, Any] | None) -> Response:
-        document: dict[str, Any] = {endpoint.code: code}
-        if answer is None or endpoint.payload is not None:  # a group operation's success carries no message
-            document[endpoint.message] = message
-        if answer is not None:
-            document |= {endpoint.payload: answer} if endpoint.payload is not None else answer
-        return Response(200, JSON, json.dumps(document))
+        return rule, op
 
 
-def _require_post(method: str) -> None:
-    if method != "POST":
-        raise Refusal(f"{method} is not described: operations are posted", code=MALFORMED)
-
-
-def _rule_of(kind: type[Operation[Any]] | None, path: str) -> tuple[Rule, type[Operation[Any]]]:
-    """Return the rule for an operation. Raises Refusal, with the path that too many slashes hide."""
-    rule = None if kind is None else RULES.get(kind)
-    if kind is None or rule is None:
-        usual = SLASHES.sub("/", path).rstrip("/")
-        meant = f"; did you mean {usual[:SHOWN]}?" if usual != path and catalogue.find(usual) is not None else ""
-        raise Refusal(f"the emulator has no operation at {path[:SHOWN]}{meant}", code=UNKNOWN_OPERATION)
-    return rule, kind
-
-
-def _with_faults(response: Response, injection: Injection) -> Response:
-    """Return the response with the injected faults."""
+def _with_faults(body: bytes, injection: Injection) -> Response:
+    """Return the response with this body, and with the injected faults."""
     extra = {} if injection.retry_after is None else {"retry-after": str(ceil(injection.retry_after))}
     if injection.status is not None:
         page = f"<html><body><h1>{injection.status}</h1>a fault of the emulator's plan</body></html>"
         return Response(injection.status, HTML | extra, page.encode())
-    body = response.body
     if injection.duplicate_fields:
         body = b"{" + body[1:-1] + b"," + body[1:]
     if injection.invalid_json:
         body = body[:-1] + b",'"
-    return Response(response.status, {**response.headers, **extra}, body) if extra or body is not response.body else response
+    return Response(200, JSON | extra if extra else JSON, body)
 
 
 def _app_id(path: str) -> str | None:

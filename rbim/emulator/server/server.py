@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
-
     from rbim._support.asgi import Receive, Scope, Send
     from rbim.clock import Clock
     from rbim.emulator.emulator import Emulator
@@ -107,7 +105,7 @@ class Protocol(H11Protocol):
 
     def close(self) -> None:
         """Close the connection; an application that still handles the request cannot answer any more."""
-        cycle = cast("RequestResponseCycle | None", self.cycle)
+        cycle: Any = self.cycle  # None before the first request
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -121,13 +119,13 @@ class Protocol(H11Protocol):
             await self._inner(scope, receive, send)
         except asyncio.CancelledError:  # the server ends; uvicorn would log an error with a traceback
             self.close()
-        except Exception as error:
+        except DependsOnDialect as error:
+            await write(send, failure(500, str(error), INTERNAL))
+        except Exception:
             if self.cycle.response_started:
                 raise
-            if not isinstance(error, DependsOnDialect):
-                logger.exception("the emulator failed")
-            message = str(error) if isinstance(error, DependsOnDialect) else "the emulator failed: see its log"
-            await write(send, failure(500, message, INTERNAL))
+            logger.exception("the emulator failed")
+            await write(send, failure(500, "the emulator failed: see its log", INTERNAL))
 
 
 class Listener:
