@@ -310,7 +310,7 @@ class Emulator:
         if concurrency < 1:
             raise InvalidRequest(f"concurrency: must be at least 1, not {concurrency}", field="concurrency", limit=1)
         if target is None:
-            self.copier.destination = None
+            self.copier.copy_to(None)
             return
         if isinstance(target, str):
             split_url(target)
@@ -318,11 +318,8 @@ class Emulator:
             sender_to(target)
         if mode == "high-guarantee":
             self.world.choice("resend_after")
-        self.copier.destination = Destination(
-            target=target,
-            high=mode == "high-guarantee",
-            concurrency=concurrency,
-            transport=transport or (lambda: _transport(kept=mode == "high-guarantee")),
+        self.copier.copy_to(
+            Destination(target=target, high=mode == "high-guarantee", concurrency=concurrency, transport=transport)
         )
 
     def say(self, sender: str, to: str, text: str | None = None, **extras: Unpack[Extras]) -> str:
@@ -439,9 +436,3 @@ class Emulator:
         if group is None and _GROUP_ID.fullmatch(to):
             raise LookupError(f"there is no group {to}")
         return group
-
-
-def _transport(*, kept: bool) -> Transport:
-    from rbim.transports.httpx import HttpxTransport
-
-    return HttpxTransport(trust_env=False) if kept else HttpxTransport(trust_env=False, keepalive_expiry=0)

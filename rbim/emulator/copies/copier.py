@@ -1,11 +1,8 @@
 """Message copy: messages and changes of groups on the emulated platform are posted, signed, to the developer's server.
 
-**Content.** Every message (see :class:`~rbim.emulator.Emulator`) and every change of a group that the rules'
-``notifications`` name, however it was made. Without a target nothing is copied (Delivery rules, 1), and what happened
-before a target was set is never copied.
-
-**Time.** Nothing runs by itself. A message waits from the moment it is sent, and is delivered by ``await
-emulator.deliver()``, by ``await emulator.advance(...)``, or while ``async with emulator.copying()`` runs.
+Without a target nothing is copied (Delivery rules, 1), and what happened before a target was set is never copied. Nothing
+runs by itself: a message waits from the moment it is sent until ``await emulator.deliver()``, ``await
+emulator.advance(...)`` or ``async with emulator.copying()``.
 
 **Attempts.** Normal copy makes one attempt. High-guarantee copy makes another after each of the rules' ``resend_after``
 pauses, in seconds from the previous failure, with ``resendFlag`` 1 and a new ``CurTime``. Then it gives up. A delivery fails
@@ -190,10 +187,11 @@ class Copier:
         self.deliveries = DeliveryLog()
         self.changes = 0
         """A number that grows whenever a delivery is added, begins or ends."""
+        self.destination: Destination | None = None
+        """The destination of copies; None: there are no copies. :meth:`copy_to` sets it."""
         self._world = world
         self._clock = world.clock
         self._count = 0
-        self._destination: Destination | None = None
         self._active: set[_ActiveAttempt] = set()
         self._waiting: set[anyio.Event] = set()
         world.listeners.append(self.notify)
@@ -250,9 +248,12 @@ class Copier:
                 )
             )
 
-    def reset_count(self) -> None:
-        """Restart the message numbers and ids."""
+    def reset(self, destination: Destination | None) -> None:
+        """Drop the deliveries, forget the earlier ones, restart the message numbers and ids, and copy to a destination."""
+        self.copy_to(None)
+        self.deliveries.clear()
         self._count = 0
+        self.copy_to(destination)
 
     def _next_id(self) -> str:
         self._count += 1
@@ -285,14 +286,9 @@ class Copier:
 
     # Deliveries.
 
-    @property
-    def destination(self) -> Destination | None:
-        """The destination of copies. None: there are no copies, and those that wait are dropped."""
-        return self._destination
-
-    @destination.setter
-    def destination(self, destination: Destination | None) -> None:
-        self._destination = destination
+    def copy_to(self, destination: Destination | None) -> None:
+        """Set the destination of copies. None: there are no copies, and those that wait are dropped."""
+        self.destination = destination
         if destination is None:
             self.queue = _DeliveryQueue()
         self.changed()
@@ -336,7 +332,7 @@ class Copier:
         """Start the attempts that are due, at most ``concurrency`` at once, until cancelled."""
         opened: tuple[Destination, Sender] | None = None
         while True:
-            destination, now = self._destination, self._clock.monotonic()
+            destination, now = self.destination, self._clock.monotonic()
             due = self.queue.next_due(now)
             if destination is None or due is None or len(self._active) >= destination.concurrency:
                 await self._wait_for_change(None)
@@ -361,7 +357,7 @@ class Copier:
         accepted = await self._deliver(active, headers, body, injection)
         for duplicate in range(injection.duplicates):
             await self._deliver(active, headers, body, injection, duplicate=duplicate + 1)
-        pauses = self._world.rules.resend_after if self._destination is not None and self._destination.high else ()
+        pauses = self._world.rules.resend_after if self.destination is not None and self.destination.high else ()
         now = self._clock.monotonic()
         if accepted or delivery.attempt > len(pauses):
             active.queue.done(delivery, now)
@@ -446,7 +442,7 @@ class Copier:
         """Return whether an attempt is in progress or due."""
         now = self._clock.monotonic()
         due = self.queue.next_due(now)
-        return bool(self._active) or (self._destination is not None and due is not None and due <= now)
+        return bool(self._active) or (self.destination is not None and due is not None and due <= now)
 
     async def _finish(self) -> None:
         """Wait until no attempt is in progress or due. Emulated time passes if attempts in progress wait for it."""

@@ -92,15 +92,12 @@ class ControlContext:
 
     def reset(self) -> None:
         """Set the emulator back to its initial state. Its clock does not change."""
-        emulator, copier = self.emulator, self.emulator.copier
+        emulator = self.emulator
         emulator.restore(self._state)
         emulator.requests.clear()
         _replace_faults(emulator.faults, self._faults)
         _replace_faults(emulator.copy_faults, self._copy_faults)
-        copier.destination = None  # drops waiting deliveries
-        copier.destination = self._destination
-        emulator.deliveries.clear()
-        copier.reset_count()
+        emulator.copier.reset(self._destination)
 
 
 @frozen

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from rbim.emulator.copies.log import DeliveryAttempt
     from rbim.emulator.emulator import Emulator
-    from rbim.emulator.exchanges import Exchange
     from rbim.emulator.platform.state import Group, Task
     from rbim.emulator.request_log import RecordedRequest
 
@@ -184,21 +183,17 @@ def request(emulator: Emulator, number: str) -> Any:
             "body": _content(exchange.body, exchange.size),
             "took": exchange.took,
         },
-        "answer": _answer(exchange),
+        "answer": None
+        if exchange.response is None
+        else {
+            "status": exchange.response.status,
+            "headers": list(exchange.response.headers.items()),
+            "body": _content(exchange.response.body, exchange.answer_size),
+            "sent": not any(name in ANSWERLESS for name in record.trouble),
+        },
         "curl": curl if exchange.size == len(exchange.body) else None,
     }
     return _without_token(emulator, shown)
-
-
-def _answer(exchange: Exchange) -> dict[str, Any] | None:
-    if exchange.response is None:
-        return None
-    return {
-        "status": exchange.response.status,
-        "headers": list(exchange.response.headers.items()),
-        "body": _content(exchange.response.body, exchange.answer_size),
-        "sent": not any(name in ANSWERLESS for name in exchange.record.trouble),
-    }
 
 
 def _content(body: bytes, size: int) -> dict[str, Any]:
