@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from rbim.dialect import Dialect
-    from rbim.http import Request, Response
 
 __all__ = ["demo"]
 
@@ -111,16 +110,6 @@ class _DemoGroup:
         return about | self.counts() | {"reasons": self.reasons, "holds": self.holds, "expected": self.invited + 1}
 
 
-class _Counting(HttpxTransport):
-    """The default transport, counting requests."""
-
-    sent = 0
-
-    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # the protocol's
-        self.sent += 1
-        return await super().send(request, timeout=timeout)
-
-
 async def _demonstrate(groups: list[_DemoGroup], dialect: Dialect, advance: Callable[[int], None]) -> dict[str, Any]:
     """Invite all accounts, one request for each group in turn; return the figures of all groups together."""
     from rbim.emulator.server.server import serve
@@ -128,7 +117,7 @@ async def _demonstrate(groups: list[_DemoGroup], dialect: Dialect, advance: Call
     credentials = Credentials(app_id=secrets.token_hex(16), app_token=secrets.token_hex(16))
     emulator = Emulator(credentials=credentials, dialect=dialect)
     emulator.never_logged_in(*(name for group in groups for name in group.accounts if not int(name[5:]) % NOT_LOGGED_IN))
-    transport = _Counting(trust_env=False)  # no proxy for requests to this machine
+    transport = HttpxTransport(trust_env=False)  # no proxy for requests to this machine
     async with (
         serve(emulator) as server,
         AsyncClient(
@@ -147,7 +136,7 @@ async def _demonstrate(groups: list[_DemoGroup], dialect: Dialect, advance: Call
             for group in groups
         )
         in_turn = [op for op in chain.from_iterable(zip_longest(*invitations)) if op is not None]
-        before, began = transport.sent, time.perf_counter()
+        before, began = emulator.requests.count, time.perf_counter()
         async with fan_out(client, in_turn, workers=WORKERS) as outcomes:
             async for outcome in outcomes:
                 op = cast("InviteJoinGroup", outcome.operation)
@@ -161,7 +150,7 @@ async def _demonstrate(groups: list[_DemoGroup], dialect: Dialect, advance: Call
                     counter = group.unknown if error.outcome is Outcome.UNKNOWN else group.failed
                     counter[f"{type(error).__name__}: {error.message}"] += len(op.members)
                 advance(len(op.members))
-        seconds, sent = time.perf_counter() - began, transport.sent - before
+        seconds, sent = time.perf_counter() - began, emulator.requests.count - before
         for group in groups:
             with suppress(RbimError):  # the figures show what is missing
                 group.holds = (await client.groups.detail(group_id=group.group_id)).count

@@ -186,18 +186,14 @@ class Emulator:
         Raises LookupError if no invitation waits, and :class:`~rbim.emulator.Refusal` if the group is full (the invitation
         then keeps waiting). Interface: InviteJoinGroup, ``confirm``.
         """
-        group = self._waiting(group_id, account, "invitation")
-        self._admit(group, account)
-        self.world.record_change("confirm", group, account, account)
+        self._decide("confirm", group_id, account)
 
     def decline(self, group_id: str, account: str) -> None:
         """Decline an invitation on behalf of the invited account. Emulator-only: no operation does this.
 
         Raises LookupError if no invitation waits. Interface: InviteJoinGroup, ``confirm``.
         """
-        group = self._waiting(group_id, account, "invitation")
-        del group.invited[account]
-        self.world.record_change("decline", group, account, account)
+        self._decide("decline", group_id, account)
 
     def approve(self, group_id: str, account: str) -> None:
         """Approve a request to join on behalf of the group's owner. Emulator-only: no operation does this.
@@ -205,18 +201,30 @@ class Emulator:
         Raises LookupError if no request waits, and :class:`~rbim.emulator.Refusal` if the group is full (the request then
         keeps waiting). Interface: Group, ``permission`` 1.
         """
-        group = self._waiting(group_id, account, "request to join")
-        self._admit(group, account)
-        self.world.record_change("approve", group, group.owner, account)
+        self._decide("approve", group_id, account)
 
     def reject(self, group_id: str, account: str) -> None:
         """Reject a request to join on behalf of the group's owner. Emulator-only: no operation does this.
 
         Raises LookupError if no request waits. Interface: Group, ``permission`` 1.
         """
-        group = self._waiting(group_id, account, "request to join")
-        del group.applied[account]
-        self.world.record_change("reject", group, group.owner, account)
+        self._decide("reject", group_id, account)
+
+    def _decide(self, decision: Literal["confirm", "decline", "approve", "reject"], group_id: str, account: str) -> None:
+        group = self._group(group_id)
+        if group is None:
+            raise LookupError(f"there is no group {group_id}")
+        invited = decision in {"confirm", "decline"}
+        waiting = group.invited if invited else group.applied
+        if account not in waiting:
+            raise LookupError(f"no {'invitation' if invited else 'request to join'} of {account} waits in {group_id}")
+        if decision in {"decline", "reject"}:
+            del waiting[account]
+        elif self.world.places(group) < 1:
+            raise Refusal(f"{group_id} is full", code=FULL)
+        else:
+            group.admit(account)
+        self.world.record_change(decision, group, account if invited else group.owner, account)
 
     def log_in(self, account: str) -> None:
         """Log an account in from a client for the first time, so that it can be invited. Emulator-only.
@@ -270,20 +278,6 @@ class Emulator:
             self.world.assume("hours_include_end")  # the default night ends at 23:59:59 (Outbound-call task; G)
             return True
         return period.covers(moment)
-
-    def _admit(self, group: Group, account: str) -> None:
-        if self.world.places(group) < 1:
-            raise Refusal(f"{group.group_id} is full", code=FULL)
-        group.admit(account)
-
-    def _waiting(self, group_id: str, account: str, kind: str) -> Group:
-        """Return the group in which an invitation or a request to join of the account waits."""
-        group = self.world.state.groups.get(group_id)
-        if group is None:
-            raise LookupError(f"there is no group {group_id}")
-        if account not in (group.invited if kind == "invitation" else group.applied):
-            raise LookupError(f"no {kind} of {account} waits in {group_id}")
-        return group
 
     # Messages, and where they are copied to. Users talk through their own clients, and a copy address is set in a console.
 
