@@ -43,7 +43,7 @@ class Log(Generic[R]):
         """Return the whole log as JSON lines: byte for byte the same for the same events, seed and clock."""
         return b"".join(json.dumps(record.to_dict()) + b"\n" for record in self.records)
 
-    def trim(self) -> bool:
+    def _trim(self) -> bool:
         """Forget the oldest records if there are more than the limit, and return whether there were."""
         if self.limit is None or len(self.records) <= self.limit:
             return False
@@ -130,5 +130,5 @@ class RequestLog(Log[RecordedRequest]):
                 reason=reason,
             )
         )
-        if self.trim():
+        if self._trim():
             self._seen = Counter(record.operation for record in self.records if record.operation is not None)

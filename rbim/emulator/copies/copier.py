@@ -25,7 +25,7 @@ cancelled, its active deliveries wait again, with the same attempt number.
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -193,7 +193,7 @@ class Copier:
         self._clock = world.clock
         self._count = 0
         self._active: set[_ActiveAttempt] = set()
-        self._waiting: set[anyio.Event] = set()
+        self._next_change: anyio.Event | None = None  # that somebody waits for
         world.listeners.append(self.notify)
 
     # Messages.
@@ -422,21 +422,16 @@ class Copier:
     def changed(self) -> None:
         """Wake all tasks that wait for a change."""
         self.changes += 1
-        for event in self._waiting:
-            event.set()
+        if self._next_change is not None:
+            self._next_change.set()
+            self._next_change = None
 
     async def _wait_for_change(self, seconds: float | None) -> None:
         """Wait until a delivery is added, begins or ends; at most ``seconds`` of the emulator's clock."""
-        event = anyio.Event()
-        self._waiting.add(event)
-        try:
-            if seconds is None:
-                await event.wait()
-            else:
-                with self._clock.scope(seconds):
-                    await event.wait()
-        finally:
-            self._waiting.remove(event)
+        if self._next_change is None:
+            self._next_change = anyio.Event()
+        with nullcontext() if seconds is None else self._clock.scope(seconds):
+            await self._next_change.wait()
 
     def _is_busy(self) -> bool:
         """Return whether an attempt is in progress or due."""

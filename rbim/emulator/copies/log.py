@@ -78,4 +78,4 @@ class DeliveryLog(Log[DeliveryAttempt]):
         insort(self.records, delivery, key=_ORDER)
         if self.watch is not None:
             self.watch(delivery)
-        self.trim()
+        self._trim()

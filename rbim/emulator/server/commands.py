@@ -17,7 +17,6 @@ from rbim.emulator.copies.messages import Extras, PushExtras
 from rbim.emulator.copies.targets import split_url
 from rbim.emulator.documents import kind_of
 from rbim.emulator.emulator import Mode
-from rbim.emulator.exchanges import ExchangeLog
 from rbim.emulator.faults import Plan, copy_faults_from, faults_from
 from rbim.emulator.server import page
 from rbim.errors import InvalidRequest
@@ -77,8 +76,6 @@ class ControlContext:
         self._faults = tuple(emulator.faults)
         self._copy_faults = tuple(emulator.copy_faults)
         self._destination = emulator.copier.destination
-        if emulator.asgi.exchanges is None:
-            emulator.asgi.exchanges = ExchangeLog()
 
     @property
     def control_url(self) -> str | None:

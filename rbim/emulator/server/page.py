@@ -14,8 +14,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
+from rbim.emulator.asgi import KEPT
 from rbim.emulator.clock import EmulatedClock
-from rbim.emulator.exchanges import KEPT
 from rbim.emulator.platform.rules import DependsOnDialect
 from rbim.errors import InvalidRequest
 from rbim.operations.base import fields_of
@@ -99,7 +99,7 @@ def latest(emulator: Emulator, position: str) -> dict[str, Any]:
     after = min(int(found[2]), log.count) if found is not None and resumed else 0
     dropped = log.count - len(log.records)
     first = max(after, log.count - MOST_REQUESTS, dropped)
-    earlier = [] if exchanges is None else [exchanges.of(each) for each in log.records[-KEPT:] if each.number <= after]
+    earlier = [exchanges.of(each) for each in log.records[-KEPT:] if each.number <= after]
     return {
         "position": f"{log.epoch}-{log.count}",
         "start": not resumed,
@@ -111,7 +111,7 @@ def latest(emulator: Emulator, position: str) -> dict[str, Any]:
 
 def _listed(emulator: Emulator, record: RecordedRequest) -> Any:
     """Return one request for the list; the page asks for the rest."""
-    exchange = None if emulator.asgi.exchanges is None else emulator.asgi.exchanges.of(record)
+    exchange = emulator.asgi.exchanges.of(record)
     item: dict[str, Any] = {
         "number": record.number,
         "at": record.at,
@@ -154,12 +154,12 @@ def _short(value: object) -> str:
 
 def request(emulator: Emulator, number: str) -> Any:
     """Return one of the latest requests as it was sent and answered, and as a curl command."""
-    log, exchanges = emulator.requests, emulator.asgi.exchanges
+    log = emulator.requests
     at = number_in(number) - (log.count - len(log.records)) - 1
     if not 0 <= at < len(log.records):
         raise LookupError(f"the log has no request {number}")
     record = log.records[at]
-    exchange = None if exchanges is None else exchanges.of(record)
+    exchange = emulator.asgi.exchanges.of(record)
     if exchange is None:
         return {"number": record.number, "exchange": None, "answer": None, "curl": None}
     own = emulator.own_credentials

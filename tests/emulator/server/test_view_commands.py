@@ -10,7 +10,7 @@ from helpers.credentials import TOKEN
 from helpers.emulators import box
 from helpers.rawclient import JSON, ask, http, signed
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.exchanges import KEPT, MAX_BODY
+from rbim.emulator.asgi import KEPT, MAX_BODY
 from rbim.emulator.faults import CopyFault, Duplicate, Fault, Stale, Status
 from rbim.emulator.server.page import MASK
 from rbim.emulator.server.server import serve
