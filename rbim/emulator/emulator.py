@@ -23,7 +23,6 @@ from rbim.emulator.documents import one_of
 from rbim.emulator.faults import Faults
 from rbim.emulator.platform.rules import Refusal, World
 from rbim.emulator.platform.service import Platform
-from rbim.emulator.platform.signature import SignatureCheck
 from rbim.emulator.platform.snapshot import export_state, load_state, replace_state
 from rbim.emulator.platform.state import State
 from rbim.emulator.request_log import RequestLog
@@ -102,8 +101,7 @@ class Emulator:
         self.copier = Copier(self.world, self.credentials, seed)
         self.deliveries = self.copier.deliveries
         self.copy_faults = self.copier.faults
-        self._signature_check = SignatureCheck(self.credentials, self.clock, self.dialect)
-        self.platform = Platform(self.world, self._signature_check, self.faults, self.requests)
+        self.platform = Platform(self.world, self.credentials, self.faults, self.requests)
         self.asgi = EmulatorApp(self.platform, self.clock)
 
     def never_logged_in(self, *accounts: str) -> None:
@@ -119,7 +117,7 @@ class Emulator:
         Requests that are signed with the token before are refused from now on, and copies are signed with the new one.
         """
         self.credentials = Credentials(app_id=self.credentials.app_id, app_token=app_token)
-        self._signature_check.credentials = self.copier.credentials = self.credentials
+        self.platform.credentials = self.copier.credentials = self.credentials
         return self.credentials
 
     def snapshot(self) -> State:
