@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from rbim._support.asgi import Receive, Scope, Send
     from rbim.clock import Clock
+    from rbim.emulator.logs import RecordedRequest
     from rbim.emulator.platform.service import Platform, ServedAnswer
-    from rbim.emulator.request_log import RecordedRequest
 
 __all__ = [
     "CONNECTION",

@@ -21,11 +21,11 @@ from rbim.emulator.copies.messages import CopiedMessage
 from rbim.emulator.copies.targets import Destination, sender_to, split_url
 from rbim.emulator.documents import one_of
 from rbim.emulator.faults import Faults
+from rbim.emulator.logs import RequestLog
 from rbim.emulator.platform.rules import Refusal, World
 from rbim.emulator.platform.service import Platform
 from rbim.emulator.platform.snapshot import export_state, load_state, replace_state
 from rbim.emulator.platform.state import State
-from rbim.emulator.request_log import RequestLog
 from rbim.emulator.rules import Rules
 from rbim.errors import InvalidRequest, NotMember, NotSent, Unanswered
 from rbim.operations.call_tasks import Hours, NoCallPolicy, default_no_call_policies

@@ -36,10 +36,10 @@ from attrs import define
 from rbim._support import json
 from rbim.callbacks.events import ConvType
 from rbim.emulator.clock import ROUNDS, SLEEPERS, EmulatedClock
-from rbim.emulator.copies.log import OK, DeliveryAttempt, DeliveryLog
 from rbim.emulator.copies.messages import CopiedMessage, milliseconds
 from rbim.emulator.copies.targets import NoAnswer, open_sender, signed
 from rbim.emulator.faults import CopyFaults, CopyInjection, injection_of
+from rbim.emulator.logs import OK, DeliveryAttempt, DeliveryLog
 from rbim.queues import KeyedQueue
 
 if TYPE_CHECKING:

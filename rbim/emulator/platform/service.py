@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from rbim.credentials import Credentials
     from rbim.emulator.faults import Faults, Injection
-    from rbim.emulator.request_log import RequestLog
+    from rbim.emulator.logs import RequestLog
     from rbim.operations.base import Operation
 
 __all__ = ["Platform", "ServedAnswer"]

@@ -23,10 +23,9 @@ from rbim.operations.base import fields_of
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from rbim.emulator.copies.log import DeliveryAttempt
     from rbim.emulator.emulator import Emulator
+    from rbim.emulator.logs import DeliveryAttempt, RecordedRequest
     from rbim.emulator.platform.state import Group, Task
-    from rbim.emulator.request_log import RecordedRequest
 
 __all__ = [
     "MASK",
