@@ -31,6 +31,8 @@ __all__ = [
     "PRODUCT",
     "RECORD",
     "EmulatorApp",
+    "Exchange",
+    "ExchangeLog",
     "RequestConnection",
     "failure",
     "write",
