@@ -40,7 +40,6 @@ __all__ = ["demo"]
 
 OWNER = "rbim-demo-owner"
 WORKERS = 50
-STEPS = 10
 EXAMPLE = {"产品公告": 1900, "客户交流": 1700, "内部测试": 1400}  # accounts of each group
 NOT_LOGGED_IN = 125  # every 125th account has never logged in
 COUNTS = ("accounts", "invited", "refused", "failed", "unknown")
@@ -170,25 +169,14 @@ async def _demonstrate(groups: list[_DemoGroup], dialect: Dialect, advance: Call
 
 @contextmanager
 def _progress(total: int, *, as_json: bool) -> Generator[Callable[[int], None]]:
-    """Show the progress: a bar on a terminal, else a line every tenth; with JSON only the bar."""
+    """Show a bar of the progress on a terminal."""
     out = console(stderr=as_json)
-    done = printed = 0
-
-    def print_tenth(accounts: int) -> None:
-        nonlocal done, printed
-        done += accounts
-        if done * STEPS // total > printed:
-            printed = done * STEPS // total
-            out.print(f"{done:,} of {total:,} accounts")
-
-    if not out.file.isatty():
-        yield (lambda _: None) if as_json else print_tenth
-        return
     columns = (TextColumn("Inviting"), BarColumn(), MofNCompleteColumn(), TextColumn("accounts"), TimeElapsedColumn())
-    with Progress(*columns, console=out) as bar:
+    with Progress(*columns, console=out, disable=not out.file.isatty()) as bar:
         task = bar.add_task("", total=total)
         yield lambda accounts: bar.advance(task, accounts)
-    out.print()
+    if out.file.isatty():
+        out.print()
 
 
 def _print_figures(figures: dict[str, Any], groups: list[_DemoGroup]) -> None:
