@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_args
 
 from attrs import Attribute, evolve, field, fields, frozen
 from cattrs.gen import make_dict_structure_fn, override
-from cattrs.strategies import configure_tagged_union
 
 from rbim.emulator.documents import exactly, kind_of, one_of, read_document, strict_converter
 from rbim.errors import InvalidRequest
@@ -167,13 +166,11 @@ def _read_plan(
     ``check`` may refuse a fault after it is read. Raises InvalidRequest for ``field`` that names the wrong fields.
     """
     converter = strict_converter()
-    configure_tagged_union(effects, converter, tag_generator=kind_of, tag_name="kind")
-    read_tagged = converter.get_structure_hook(effects)
+    kinds = {kind_of(each): each for each in get_args(effects)}
 
     def read_effect(value: Any, _: Any) -> Any:  # JSON in, an effect out
-        # cattrs would not list the kinds
-        one_of(str(exactly(value, dict).get("kind", "")), map(kind_of, get_args(effects)), "kind")
-        return read_tagged(value, effects)
+        kind = one_of(str(exactly(value, dict).get("kind", "")), kinds, "kind")
+        return converter.structure({name: each for name, each in value.items() if name != "kind"}, kinds[kind])
 
     read = make_dict_structure_fn(
         fault,
