@@ -117,7 +117,7 @@ class _Seconds(TypedDict):
     seconds: float
 
 
-class _Account(TypedDict):
+class _Login(TypedDict):
     account: str
 
 
@@ -377,7 +377,7 @@ COMMANDS = [
     ),
     Command("DELETE", "outage", "End an outage at once, through the control port.", _end_outage),
     # users of the platform talk through their own clients, and a copy address is set in a console
-    Command("POST", "logins", "Log an account in for the first time: account (emulator-only).", _call("log_in"), _Account),
+    Command("POST", "logins", "Log an account in for the first time: account (emulator-only).", _call("log_in"), _Login),
     *(
         Command("POST", path, f"{text}: group_id, account (emulator-only).", _call(path.rpartition("/")[2]), _Waiting)
         for path, text in (

@@ -318,20 +318,17 @@ class Server:
 
     async def accept(self) -> None:
         """End an outage; without one, do nothing."""
-        self._cancel_outage()
+        if self._outage is not None:
+            self._outage.cancel()
         await self._platform.listen()
 
     def begin_outage(self, seconds: float) -> Callable[[], Awaitable[None]]:
         """Refuse connections from now on; return a function that closes the existing ones."""
-        self._cancel_outage()
+        if self._outage is not None:
+            self._outage.cancel()
         self._platform.refuse()
         self._outage = asyncio.create_task(self._listen_after(seconds))
         return self._platform.close_connections
-
-    def _cancel_outage(self) -> None:
-        if self._outage is not None:
-            self._outage.cancel()
-            self._outage = None
 
     async def _copy(self) -> None:
         """Deliver copies of messages as they are sent."""
