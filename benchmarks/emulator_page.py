@@ -3,8 +3,8 @@
 Run: python -m benchmarks.emulator_page [--rate 1000] [--seconds 2] [--repeats 5] [--connections 16]
 
 Each server has its own process, and the client is this process, as in :mod:`benchmarks.emulator_door`. *no page* keeps no
-exchange. *unwatched* is ``rbim emulator`` as people start it. *watched* has a page open: its events are read, and the list
-of groups is asked for twice a second, as the page does while that tab is open. Turns are interleaved; a ratio compares two
+exchange. *unwatched* is ``rbim emulator`` as people start it. *watched* has a page open: what is new and the list of groups
+are asked for twice a second, as the page does while that tab is open. Turns are interleaved; a ratio compares two
 turns of the same round, and the figures are medians. The load has a fixed rate: at a higher one, a server that has more
 to do besides gets more done at once, which hides or feigns a difference.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import socket
+import json
 import statistics
 import sys
 import threading
@@ -21,7 +21,7 @@ import time
 from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPConnection
 from itertools import count, repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from benchmarks.emulator_door import APP_ID, TOKEN, WARM_UP, WORK, signed
 from benchmarks.httpload import Served, process, tell_time
@@ -39,47 +39,47 @@ UNWATCHED, WATCHED = 1.02, 1.1  # goals
 REFRESH = 0.5  # seconds between two questions of the page
 
 
+class _Nothing:
+    """Keeps no exchange."""
+
+    def begin(self, record: Any, *_: object) -> _Nothing:
+        self.record, self.took = record, 0.0
+        return self
+
+
 async def serve_emulator(kind: str) -> None:
     """Serve an emulator until killed."""
     emulator = Emulator(credentials=Credentials(app_id=APP_ID, app_token=TOKEN))
     emulator.requests.limit = 100_000  # as the command has it
     async with serve(emulator) as server:
         if kind == "no page":
-            emulator.asgi.exchanges = None
+            emulator.asgi.exchanges = cast("Any", _Nothing())
         print(server.port, flush=True)
         await asyncio.Event().wait()
 
 
 @contextmanager
 def watching(port: int) -> Generator[list[int]]:
-    """Read the events of a page while the block runs, and ask for groups; yield a list to which bytes are added."""
+    """Ask as a page does while the block runs; yield a list to which the bytes of answers are added."""
     ended, read = threading.Event(), [0]
 
-    def events() -> None:
-        with socket.create_connection(("127.0.0.1", port)) as connection:
-            connection.sendall(b"GET /_emulator/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            connection.settimeout(0.5)
-            while not ended.is_set():
-                try:
-                    read[0] += len(connection.recv(1 << 20))
-                except TimeoutError:
-                    continue
-
     def questions() -> None:
+        position = "0"
         with closing(HTTPConnection("127.0.0.1", port)) as connection:
             while not ended.wait(REFRESH):
-                connection.request("GET", "/_emulator/groups")
-                connection.getresponse().read()
+                for path in (f"live/{position}", "groups"):
+                    connection.request("GET", f"/_emulator/{path}")
+                    answer = connection.getresponse().read()
+                    read[0] += len(answer)
+                    position = json.loads(answer).get("requests", {}).get("position", position)
 
-    threads = [threading.Thread(target=each) for each in (events, questions)]
-    for each in threads:
-        each.start()
+    thread = threading.Thread(target=questions)
+    thread.start()
     try:
         yield read
     finally:
         ended.set()
-        for each in threads:
-            each.join()
+        thread.join()
 
 
 def turn(served: Served, kind: str, request: bytes, options: argparse.Namespace) -> float:

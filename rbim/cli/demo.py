@@ -34,13 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from rbim.dialect import Dialect
-    from rbim.http import Request, Response
 
 __all__ = ["demo"]
 
 OWNER = "rbim-demo-owner"
 WORKERS = 50
-STEPS = 10
 EXAMPLE = {"产品公告": 1900, "客户交流": 1700, "内部测试": 1400}  # accounts of each group
 NOT_LOGGED_IN = 125  # every 125th account has never logged in
 COUNTS = ("accounts", "invited", "refused", "failed", "unknown")
@@ -110,16 +108,6 @@ class _DemoGroup:
         return about | self.counts() | {"reasons": self.reasons, "holds": self.holds, "expected": self.invited + 1}
 
 
-class _Counting(HttpxTransport):
-    """The default transport, counting requests."""
-
-    sent = 0
-
-    async def send(self, request: Request, /, *, timeout: float) -> Response:  # noqa: ASYNC109  # the protocol's
-        self.sent += 1
-        return await super().send(request, timeout=timeout)
-
-
 async def _demonstrate(groups: list[_DemoGroup], dialect: Dialect, advance: Callable[[int], None]) -> dict[str, Any]:
     """Invite all accounts, one request for each group in turn; return the figures of all groups together."""
     from rbim.emulator.server.server import serve
@@ -127,7 +115,7 @@ async def _demonstrate(groups: list[_DemoGroup], dialect: Dialect, advance: Call
     credentials = Credentials(app_id=secrets.token_hex(16), app_token=secrets.token_hex(16))
     emulator = Emulator(credentials=credentials, dialect=dialect)
     emulator.never_logged_in(*(name for group in groups for name in group.accounts if not int(name[5:]) % NOT_LOGGED_IN))
-    transport = _Counting(trust_env=False)  # no proxy for requests to this machine
+    transport = HttpxTransport(trust_env=False)  # no proxy for requests to this machine
     async with (
         serve(emulator) as server,
         AsyncClient(
@@ -146,7 +134,7 @@ async def _demonstrate(groups: list[_DemoGroup], dialect: Dialect, advance: Call
             for group in groups
         )
         in_turn = [op for op in chain.from_iterable(zip_longest(*invitations)) if op is not None]
-        before, began = transport.sent, time.perf_counter()
+        before, began = emulator.requests.count, time.perf_counter()
         async with fan_out(client, in_turn, workers=WORKERS) as outcomes:
             async for outcome in outcomes:
                 op = cast("InviteJoinGroup", outcome.operation)
@@ -160,7 +148,7 @@ async def _demonstrate(groups: list[_DemoGroup], dialect: Dialect, advance: Call
                     counter = group.unknown if error.outcome is Outcome.UNKNOWN else group.failed
                     counter[f"{type(error).__name__}: {error.message}"] += len(op.members)
                 advance(len(op.members))
-        seconds, sent = time.perf_counter() - began, transport.sent - before
+        seconds, sent = time.perf_counter() - began, emulator.requests.count - before
         for group in groups:
             with suppress(RbimError):  # the figures show what is missing
                 group.holds = (await client.groups.detail(group_id=group.group_id)).count
@@ -180,25 +168,14 @@ async def _demonstrate(groups: list[_DemoGroup], dialect: Dialect, advance: Call
 
 @contextmanager
 def _progress(total: int, *, as_json: bool) -> Generator[Callable[[int], None]]:
-    """Show the progress: a bar on a terminal, else a line every tenth; with JSON only the bar."""
+    """Show a bar of the progress on a terminal."""
     out = console(stderr=as_json)
-    done = printed = 0
-
-    def print_tenth(accounts: int) -> None:
-        nonlocal done, printed
-        done += accounts
-        if done * STEPS // total > printed:
-            printed = done * STEPS // total
-            out.print(f"{done:,} of {total:,} accounts")
-
-    if not out.file.isatty():
-        yield (lambda _: None) if as_json else print_tenth
-        return
     columns = (TextColumn("Inviting"), BarColumn(), MofNCompleteColumn(), TextColumn("accounts"), TimeElapsedColumn())
-    with Progress(*columns, console=out) as bar:
+    with Progress(*columns, console=out, disable=not out.file.isatty()) as bar:
         task = bar.add_task("", total=total)
         yield lambda accounts: bar.advance(task, accounts)
-    out.print()
+    if out.file.isatty():
+        out.print()
 
 
 def _print_figures(figures: dict[str, Any], groups: list[_DemoGroup]) -> None:

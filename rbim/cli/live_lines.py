@@ -16,7 +16,7 @@ from rbim.cli.background_writer import Line, StreamListener
 from rbim.cli.folding import columns_of, fold, terminal_columns
 from rbim.cli.printable import printable
 from rbim.emulator.asgi import OUTCOME, RECORD
-from rbim.emulator.copies.log import OK
+from rbim.emulator.logs import OK
 from rbim.emulator.server.commands import PREFIX
 from rbim.wire.codec import SUCCESS
 
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
     from rbim._support.asgi import Scope
     from rbim.clock import Clock
-    from rbim.emulator.copies.log import DeliveryAttempt
     from rbim.emulator.emulator import Emulator
-    from rbim.emulator.request_log import RecordedRequest
+    from rbim.emulator.logs import DeliveryAttempt, RecordedRequest
 
 __all__ = ["LINES", "LiveLines", "live_lines"]
 

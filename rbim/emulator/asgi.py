@@ -1,10 +1,12 @@
-"""The emulator over HTTP: an ASGI 3 application that passes requests to the platform."""
+"""The emulator over HTTP: an ASGI 3 application that passes requests to the platform, and keeps the latest exchanges."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qsl
+
+from attrs import define
 
 from rbim._support import json
 from rbim._support.asgi import TooLarge, body_of, lifespan
@@ -17,10 +19,24 @@ if TYPE_CHECKING:
 
     from rbim._support.asgi import Receive, Scope, Send
     from rbim.clock import Clock
-    from rbim.emulator.exchanges import ExchangeLog
+    from rbim.emulator.logs import RecordedRequest
     from rbim.emulator.platform.service import Platform, ServedAnswer
 
-__all__ = ["CONNECTION", "EMULATED", "OUTCOME", "PRODUCT", "RECORD", "EmulatorApp", "RequestConnection", "failure", "write"]
+__all__ = [
+    "CONNECTION",
+    "EMULATED",
+    "KEPT",
+    "MAX_BODY",
+    "OUTCOME",
+    "PRODUCT",
+    "RECORD",
+    "EmulatorApp",
+    "Exchange",
+    "ExchangeLog",
+    "RequestConnection",
+    "failure",
+    "write",
+]
 
 CONNECTION = "rbim.connection"
 """The ASGI extension through which the emulator's own server gives control over connections."""
@@ -34,6 +50,12 @@ OUTCOME = "rbim.outcome"
 PRODUCT = "rbim-emulator"
 EMULATED = f"{PRODUCT} (emulated clock)"
 """The ``Server`` header of an emulator whose clock is emulated, so that ``Date`` is not taken for the time of a machine."""
+
+KEPT = 256
+"""The latest exchanges that are kept, by reference: few, because what stays in memory is out of the processor's cache."""
+
+MAX_BODY = 16 * 1024
+"""Bytes of a body that are kept. In all at most 8 MB, because a request and its answer have one each."""
 
 BODY_LIMIT = 1024 * 1024
 BODILESS = (204, 304)
@@ -62,6 +84,47 @@ def failure(status: int, message: str, code: str = MALFORMED) -> Response:
 NO_TUNNEL = failure(405, "CONNECT is not described: operations are posted")
 
 
+@define(eq=False)
+class Exchange:
+    """One request as it arrived, and its answer. ``took`` is in seconds of the emulator's clock, None before the answer.
+
+    ``response`` is None if the emulator failed to answer. Both bodies are without the end of long ones; ``size`` and
+    ``answer_size`` are the lengths of the whole.
+    """
+
+    record: RecordedRequest
+    method: str
+    query: bytes
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    size: int
+    response: Response | None
+    answer_size: int
+    took: float | None = None
+
+
+class ExchangeLog:
+    """The last :data:`KEPT` exchanges, by the numbers of their requests."""
+
+    def __init__(self) -> None:
+        self._slots: list[Exchange | None] = [None] * KEPT
+
+    def begin(self, record: RecordedRequest, scope: Scope, body: bytes, response: Response | None) -> Exchange:
+        """Keep an exchange in the place of an old one; the caller notes ``took`` at its end."""
+        size, answer_size = len(body), 0 if response is None else len(response.body)
+        if response is not None and answer_size > MAX_BODY:
+            response = Response(response.status, response.headers, response.body[:MAX_BODY])
+        method, query, headers = scope["method"], scope["query_string"], scope["headers"]
+        kept = Exchange(record, method, query, headers, body[:MAX_BODY], size, response, answer_size)
+        self._slots[record.number % KEPT] = kept
+        return kept
+
+    def of(self, record: RecordedRequest) -> Exchange | None:
+        """Return the exchange of a request, or None if it is not kept."""
+        kept = self._slots[record.number % KEPT]
+        return kept if kept is not None and kept.record is record else None
+
+
 class EmulatorApp:
     """An ASGI 3 application: it acknowledges lifespan events and passes HTTP requests to the platform.
 
@@ -69,8 +132,7 @@ class EmulatorApp:
     """
 
     def __init__(self, platform: Platform, clock: Clock) -> None:
-        self.exchanges: ExchangeLog | None = None
-        """Where the latest exchanges are kept; None: nowhere."""
+        self.exchanges = ExchangeLog()
         self._platform = platform
         self._clock = clock
 
@@ -94,19 +156,17 @@ class EmulatorApp:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         query = _query(scope["query_string"])
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        exchanges, log = self.exchanges, self._platform.requests
+        log = self._platform.requests
         try:
             answer = self._platform.serve(scope["method"], path, query, headers, body)
         except DependsOnDialect:
-            if exchanges is not None:
-                exchanges.begin(log.records[-1], scope, body, None)
+            self.exchanges.begin(log.records[-1], scope, body, None)
             raise
-        exchange = None if exchanges is None else exchanges.begin(log.records[-1], scope, body, answer.response)
+        exchange = self.exchanges.begin(log.records[-1], scope, body, answer.response)
         try:
             await self._respond(answer, scope, send)
         finally:
-            if exchange is not None:
-                exchange.took = self._clock.monotonic() - exchange.record.at
+            exchange.took = self._clock.monotonic() - exchange.record.at
 
     async def _respond(self, answer: ServedAnswer, scope: Scope, send: Send) -> None:
         """Send the answer with the injected faults; some of them need control over the connection, from the server.

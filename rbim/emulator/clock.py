@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -14,9 +15,7 @@ from anyio.lowlevel import checkpoint
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-    from typing import Self
+    from collections.abc import Callable, Generator
 
 __all__ = ["ROUNDS", "SLEEPERS", "EmulatedClock"]
 
@@ -39,7 +38,8 @@ class EmulatedClock:
         self.start = start
         self.auto = auto
         self.elapsed = 0.0
-        self._timers: list[tuple[float, int, _Timer]] = []
+        self._timers: list[tuple[float, int]] = []  # a heap of the times and numbers of timers
+        self._callbacks: dict[int, Callable[[], object]] = {}  # of the timers that are not cancelled
         self._order = count()
         self._touched = 0
         self._sleepers: dict[_Sleeper, None] = {}
@@ -66,13 +66,21 @@ class EmulatedClock:
         try:
             await (self._sleep_by_turns(sleeper) if self.auto else sleeper.called.wait())
         finally:
-            timer.cancel()
+            self._cancel(timer)
             if sleepers is not None:
                 sleepers.discard(sleeper)
 
-    def scope(self, seconds: float, /) -> _EmulatedScope:
+    @contextmanager
+    def scope(self, seconds: float, /) -> Generator[anyio.CancelScope]:
         """Return a cancel scope that expires after ``seconds`` of emulated time."""
-        return _EmulatedScope(self, seconds)
+        with anyio.CancelScope() as scope:
+            timer = self._at(self.elapsed + max(0.0, seconds), scope.cancel)
+            if seconds <= 0:
+                scope.cancel()
+            try:
+                yield scope
+            finally:
+                self._cancel(timer)
 
     async def advance(self, seconds: float = 0.0, *, hours: float = 0.0) -> None:
         """Let time pass, ``seconds`` plus ``hours``, and fire the timers that fall due, each at its own time."""
@@ -95,24 +103,28 @@ class EmulatedClock:
             raise InvalidRequest(f"emulated time ends on {END:%Y-%m-%d}: {seconds:g} more seconds would pass it")
         return until
 
-    def _at(self, when: float, callback: Callable[[], object]) -> _Timer:
+    def _at(self, when: float, callback: Callable[[], object]) -> int:
+        """Call a function at a time; return the number of the timer."""
         self._touched += 1
-        timer = _Timer(callback)
-        heapq.heappush(self._timers, (when, next(self._order), timer))
-        return timer
+        number = next(self._order)
+        self._callbacks[number] = callback
+        heapq.heappush(self._timers, (when, number))
+        return number
+
+    def _cancel(self, timer: int) -> None:
+        self._callbacks.pop(timer, None)
 
     def next_due(self) -> float | None:
         """Return the emulated seconds of the next timer, or None if there is none."""
-        while self._timers and self._timers[0][2].callback is None:
+        while self._timers and self._timers[0][1] not in self._callbacks:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
     def _fire_next(self) -> None:
-        when, _, timer = heapq.heappop(self._timers)
+        when, number = heapq.heappop(self._timers)
         self.elapsed = max(self.elapsed, when)
         self._touched += 1
-        if timer.callback is not None:
-            timer.callback()
+        self._callbacks.pop(number)()
 
     async def _settle(self) -> None:
         for _ in range(ROUNDS):
@@ -144,16 +156,6 @@ class EmulatedClock:
             self._fire_next()
 
 
-class _Timer:
-    """A callback at some time, unless it is cancelled before."""
-
-    def __init__(self, callback: Callable[[], object]) -> None:
-        self.callback: Callable[[], object] | None = callback
-
-    def cancel(self) -> None:
-        self.callback = None
-
-
 class _Sleeper:
     """A sleeping task: ``called`` is set at the end of its sleep, or earlier to let it advance the time."""
 
@@ -164,35 +166,3 @@ class _Sleeper:
     def wake(self) -> None:
         self.over = True
         self.called.set()
-
-
-class _EmulatedScope:
-    """An anyio cancel scope whose deadline is in emulated time."""
-
-    def __init__(self, clock: EmulatedClock, seconds: float) -> None:
-        self._clock = clock
-        self._seconds = seconds
-        self._scope = anyio.CancelScope()
-        self._timer: _Timer | None = None
-
-    @property
-    def cancelled_caught(self) -> bool:
-        return self._scope.cancelled_caught
-
-    def cancel(self) -> None:
-        self._scope.cancel()
-
-    def __enter__(self) -> Self:
-        if self._seconds > 0:
-            self._timer = self._clock._at(self._clock.elapsed + self._seconds, self.cancel)  # noqa: SLF001  # its own scope
-        else:
-            self._scope.cancel()
-        self._scope.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        if self._timer is not None:
-            self._timer.cancel()
-        return self._scope.__exit__(kind, error, trace)

@@ -1,7 +1,7 @@
 """Reading JSON documents strictly: fault plans, states and the bodies of commands, with errors that name the wrong place."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Literal, cast, get_args, get_origin
 
@@ -52,21 +52,16 @@ def strict_converter() -> Converter:
     for kind in (str, int, float, bool):
         converter.register_structure_hook(kind, exactly)
     converter.register_structure_hook(StrEnum, lambda value, kind: kind(one_of(value, kind)))
-    converter.register_structure_hook_func(_is_literal, lambda value, kind: one_of(value, get_args(kind)))
+    converter.register_structure_hook_func(_has_origin(Literal), lambda value, kind: one_of(value, get_args(kind)))
     converter.register_structure_hook_func(
-        _is_tuple, lambda value, kind: tuple(converter.structure(exactly(value, list), cast("Any", list)[get_args(kind)[0]]))
+        _has_origin(tuple),
+        lambda value, kind: tuple(converter.structure(exactly(value, list), cast("Any", list)[get_args(kind)[0]])),
     )
     return converter
 
 
-def _is_literal(kind: Any) -> bool:  # a type expression
-    origin: Any = get_origin(kind)
-    return origin is Literal
-
-
-def _is_tuple(kind: Any) -> bool:  # a type expression
-    origin: Any = get_origin(kind)
-    return origin is tuple
+def _has_origin(origin: object) -> Callable[[Any], bool]:
+    return lambda kind: get_origin(kind) == origin
 
 
 def read_document(converter: Converter, document: Any, kind: Any, *, field: str = "", most: int | None = None) -> Any:

@@ -21,12 +21,11 @@ from rbim.emulator.copies.messages import CopiedMessage
 from rbim.emulator.copies.targets import Destination, sender_to, split_url
 from rbim.emulator.documents import one_of
 from rbim.emulator.faults import Faults
+from rbim.emulator.logs import RequestLog
 from rbim.emulator.platform.rules import Refusal, World
 from rbim.emulator.platform.service import Platform
-from rbim.emulator.platform.signature import SignatureCheck
 from rbim.emulator.platform.snapshot import export_state, load_state, replace_state
 from rbim.emulator.platform.state import State
-from rbim.emulator.request_log import RequestLog
 from rbim.emulator.rules import Rules
 from rbim.errors import InvalidRequest, NotMember, NotSent, Unanswered
 from rbim.operations.call_tasks import Hours, NoCallPolicy, default_no_call_policies
@@ -102,8 +101,7 @@ class Emulator:
         self.copier = Copier(self.world, self.credentials, seed)
         self.deliveries = self.copier.deliveries
         self.copy_faults = self.copier.faults
-        self._signature_check = SignatureCheck(self.credentials, self.clock, self.dialect)
-        self.platform = Platform(self.world, self._signature_check, self.faults, self.requests)
+        self.platform = Platform(self.world, self.credentials, self.faults, self.requests)
         self.asgi = EmulatorApp(self.platform, self.clock)
 
     def never_logged_in(self, *accounts: str) -> None:
@@ -119,7 +117,7 @@ class Emulator:
         Requests that are signed with the token before are refused from now on, and copies are signed with the new one.
         """
         self.credentials = Credentials(app_id=self.credentials.app_id, app_token=app_token)
-        self._signature_check.credentials = self.copier.credentials = self.credentials
+        self.platform.credentials = self.copier.credentials = self.credentials
         return self.credentials
 
     def snapshot(self) -> State:
@@ -186,18 +184,14 @@ class Emulator:
         Raises LookupError if no invitation waits, and :class:`~rbim.emulator.Refusal` if the group is full (the invitation
         then keeps waiting). Interface: InviteJoinGroup, ``confirm``.
         """
-        group = self._waiting(group_id, account, "invitation")
-        self._admit(group, account)
-        self.world.record_change("confirm", group, account, account)
+        self._decide("confirm", group_id, account)
 
     def decline(self, group_id: str, account: str) -> None:
         """Decline an invitation on behalf of the invited account. Emulator-only: no operation does this.
 
         Raises LookupError if no invitation waits. Interface: InviteJoinGroup, ``confirm``.
         """
-        group = self._waiting(group_id, account, "invitation")
-        del group.invited[account]
-        self.world.record_change("decline", group, account, account)
+        self._decide("decline", group_id, account)
 
     def approve(self, group_id: str, account: str) -> None:
         """Approve a request to join on behalf of the group's owner. Emulator-only: no operation does this.
@@ -205,18 +199,30 @@ class Emulator:
         Raises LookupError if no request waits, and :class:`~rbim.emulator.Refusal` if the group is full (the request then
         keeps waiting). Interface: Group, ``permission`` 1.
         """
-        group = self._waiting(group_id, account, "request to join")
-        self._admit(group, account)
-        self.world.record_change("approve", group, group.owner, account)
+        self._decide("approve", group_id, account)
 
     def reject(self, group_id: str, account: str) -> None:
         """Reject a request to join on behalf of the group's owner. Emulator-only: no operation does this.
 
         Raises LookupError if no request waits. Interface: Group, ``permission`` 1.
         """
-        group = self._waiting(group_id, account, "request to join")
-        del group.applied[account]
-        self.world.record_change("reject", group, group.owner, account)
+        self._decide("reject", group_id, account)
+
+    def _decide(self, decision: Literal["confirm", "decline", "approve", "reject"], group_id: str, account: str) -> None:
+        group = self._group(group_id)
+        if group is None:
+            raise LookupError(f"there is no group {group_id}")
+        invited = decision in {"confirm", "decline"}
+        waiting = group.invited if invited else group.applied
+        if account not in waiting:
+            raise LookupError(f"no {'invitation' if invited else 'request to join'} of {account} waits in {group_id}")
+        if decision in {"decline", "reject"}:
+            del waiting[account]
+        elif self.world.places(group) < 1:
+            raise Refusal(f"{group_id} is full", code=FULL)
+        else:
+            group.admit(account)
+        self.world.record_change(decision, group, account if invited else group.owner, account)
 
     def log_in(self, account: str) -> None:
         """Log an account in from a client for the first time, so that it can be invited. Emulator-only.
@@ -271,20 +277,6 @@ class Emulator:
             return True
         return period.covers(moment)
 
-    def _admit(self, group: Group, account: str) -> None:
-        if self.world.places(group) < 1:
-            raise Refusal(f"{group.group_id} is full", code=FULL)
-        group.admit(account)
-
-    def _waiting(self, group_id: str, account: str, kind: str) -> Group:
-        """Return the group in which an invitation or a request to join of the account waits."""
-        group = self.world.state.groups.get(group_id)
-        if group is None:
-            raise LookupError(f"there is no group {group_id}")
-        if account not in (group.invited if kind == "invitation" else group.applied):
-            raise LookupError(f"no {kind} of {account} waits in {group_id}")
-        return group
-
     # Messages, and where they are copied to. Users talk through their own clients, and a copy address is set in a console.
 
     def copy_to(
@@ -293,18 +285,16 @@ class Emulator:
         mode: Mode = "normal",
         *,
         concurrency: int = 10,
-        patience: float = 5.0,
         transport: Callable[[], Transport] | None = None,
     ) -> None:
         """Copy messages and changes of groups to ``target`` from now on; None: stop, and drop the ones that wait.
 
         ``target`` is a URL, an object with ``async receive(headers, body)`` that returns something with a ``status``, or an
         async function of headers and body that returns the status. ``mode`` is ``"normal"`` or ``"high-guarantee"``
-        (Delivery rules, 2). At most ``concurrency`` deliveries are in progress at once (default: 10). ``patience`` is how
-        many seconds of real time a receiver may take before an emulated clock advances without it (default: 5).
-        ``transport`` makes the transport for deliveries to a URL (default: an ``HttpxTransport`` that ignores the
-        environment's proxies). By default each delivery in normal mode has a connection of its own: it is sent once, and
-        would be lost over a kept connection that the receiver, or a proxy in front of it, is just closing.
+        (Delivery rules, 2). At most ``concurrency`` deliveries are in progress at once (default: 10). ``transport`` makes
+        the transport for deliveries to a URL (default: an ``HttpxTransport`` that ignores the environment's proxies). By
+        default each delivery in normal mode has a connection of its own: it is sent once, and would be lost over a kept
+        connection that the receiver, or a proxy in front of it, is just closing.
 
         Raises InvalidRequest for an invalid target, mode or concurrency.
         """
@@ -312,7 +302,7 @@ class Emulator:
         if concurrency < 1:
             raise InvalidRequest(f"concurrency: must be at least 1, not {concurrency}", field="concurrency", limit=1)
         if target is None:
-            self.copier.destination = None
+            self.copier.copy_to(None)
             return
         if isinstance(target, str):
             split_url(target)
@@ -320,12 +310,8 @@ class Emulator:
             sender_to(target)
         if mode == "high-guarantee":
             self.world.choice("resend_after")
-        self.copier.destination = Destination(
-            target=target,
-            high=mode == "high-guarantee",
-            concurrency=concurrency,
-            patience=patience,
-            transport=transport or (lambda: _transport(kept=mode == "high-guarantee")),
+        self.copier.copy_to(
+            Destination(target=target, high=mode == "high-guarantee", concurrency=concurrency, transport=transport)
         )
 
     def say(self, sender: str, to: str, text: str | None = None, **extras: Unpack[Extras]) -> str:
@@ -442,9 +428,3 @@ class Emulator:
         if group is None and _GROUP_ID.fullmatch(to):
             raise LookupError(f"there is no group {to}")
         return group
-
-
-def _transport(*, kept: bool) -> Transport:
-    from rbim.transports.httpx import HttpxTransport
-
-    return HttpxTransport(trust_env=False) if kept else HttpxTransport(trust_env=False, keepalive_expiry=0)

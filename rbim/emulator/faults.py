@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_args
 
 from attrs import Attribute, evolve, field, fields, frozen
 from cattrs.gen import make_dict_structure_fn, override
-from cattrs.strategies import configure_tagged_union
 
 from rbim.emulator.documents import exactly, kind_of, one_of, read_document, strict_converter
 from rbim.errors import InvalidRequest
@@ -156,11 +155,6 @@ class Plan(Generic[F]):
         return iter([running.fault for running in self._running])
 
 
-def _drawn(effect: "Latency | Delay", random: Random) -> float:
-    """Return the seconds of a delay."""
-    return effect.seconds * math.exp(effect.sigma * random.gauss(0, 1)) if effect.sigma else effect.seconds
-
-
 # Plans as JSON.
 
 
@@ -172,13 +166,11 @@ def _read_plan(
     ``check`` may refuse a fault after it is read. Raises InvalidRequest for ``field`` that names the wrong fields.
     """
     converter = strict_converter()
-    configure_tagged_union(effects, converter, tag_generator=kind_of, tag_name="kind")
-    read_tagged = converter.get_structure_hook(effects)
+    kinds = {kind_of(each): each for each in get_args(effects)}
 
     def read_effect(value: Any, _: Any) -> Any:  # JSON in, an effect out
-        # cattrs would not list the kinds
-        one_of(str(exactly(value, dict).get("kind", "")), map(kind_of, get_args(effects)), "kind")
-        return read_tagged(value, effects)
+        kind = one_of(str(exactly(value, dict).get("kind", "")), kinds, "kind")
+        return converter.structure({name: each for name, each in value.items() if name != "kind"}, kinds[kind])
 
     read = make_dict_structure_fn(
         fault,
@@ -254,6 +246,10 @@ class Latency:
 
     seconds: float = field(validator=within(0, MAX_SECONDS))
     sigma: float = field(default=0.0, validator=within(0, SPREADEST))
+
+    def draw(self, random: Random) -> float:
+        """Return the seconds of one delay."""
+        return self.seconds * math.exp(self.sigma * random.gauss(0, 1)) if self.sigma else self.seconds
 
 
 @frozen
@@ -377,13 +373,11 @@ class Fault(Selection):
 _ABSENT = object()
 
 
-def _with_effect(  # noqa: C901  # a case for each effect
-    effect: Effect, injection: Injection, running: _Running[Fault], now: float
-) -> Injection:
+def _with_effect(effect: Effect, injection: Injection, running: _Running[Fault], now: float) -> Injection:
     """Return the injection with an effect added."""
     match effect:
         case Latency():
-            return evolve(injection, delay=injection.delay + _drawn(effect, running.random))
+            return evolve(injection, delay=injection.delay + effect.draw(running.random))
         case SlowBody():
             return evolve(injection, body_time=injection.body_time + effect.seconds)
         case Status():
@@ -396,9 +390,8 @@ def _with_effect(  # noqa: C901  # a case for each effect
             if len(running.recent) < effect.per_second:
                 running.recent.append(now)
                 return injection
-            if effect.code is not None:
-                return evolve(injection, code=effect.code, message="too many requests", retry_after=effect.retry_after)
-            return evolve(injection, status=429, retry_after=effect.retry_after)
+            answer = {"status": 429} if effect.code is None else {"code": effect.code, "message": "too many requests"}
+            return evolve(injection, retry_after=effect.retry_after, **answer)
         case CutShort():
             return evolve(injection, keep=effect.keep)
         case Refuse() | ResetBefore() | ResetAfter() | InvalidJson() | DuplicateFields():
@@ -471,14 +464,11 @@ class CopyInjection(_Injected):
 
 
 @frozen
-class Delay:
+class Delay(Latency):
     """The attempt begins ``seconds`` late; with ``sigma``, log-normally distributed with ``seconds`` as the median.
 
-    ``sigma`` is the spread (0: always ``seconds``). Later messages of its conversation wait for it.
+    Later messages of its conversation wait for it.
     """
-
-    seconds: float = field(validator=within(0, MAX_SECONDS))
-    sigma: float = field(default=0.0, validator=within(0, SPREADEST))
 
 
 @frozen
@@ -570,7 +560,7 @@ def injection_of(picked: tuple[Picked, ...], attempt: int) -> CopyInjection:
         effect, random = fault.effect, Random(f"{seed}:{attempt}")  # noqa: S311  # reproducible on purpose
         match effect:
             case Delay():
-                injection = evolve(injection, delay=injection.delay + _drawn(effect, random))
+                injection = evolve(injection, delay=injection.delay + effect.draw(random))
             case Overtaken():
                 by = max(injection.overtaken_by, effect.by)
                 injection = evolve(injection, overtaken_by=by, patience=effect.patience)

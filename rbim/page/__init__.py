@@ -7,6 +7,6 @@ A page needs no build step, loads nothing from elsewhere, and costs nothing whil
   modules and the stylesheet that pages share; the first lines of each say how it is used.
 - :mod:`rbim.page.assets` serves these files.
 - :mod:`rbim.page.server` serves the page of a file on the loopback, behind a guard and a token. The browser asks for the
-  state again and again: :mod:`rbim.page.journal` answers for a job, :mod:`rbim.page.inbox` for an inbox.
-- :mod:`rbim.page.events` pushes events to the watchers of the emulator's page, which the emulator serves itself.
+  state again and again: :mod:`rbim.page.journal` answers for a job, :mod:`rbim.page.inbox` for an inbox. The emulator serves
+  its page itself, which asks in the same way.
 """

@@ -1,4 +1,4 @@
-"""A page over HTTP: an ASGI 3 application that serves its files and its events below a prefix.
+"""A page over HTTP: an ASGI 3 application that serves its files below a prefix.
 
 Every answer has the same headers, which keep a page to itself: nothing is loaded from elsewhere, no other page may frame or
 read it, and a script that gets into it by a hostile name has no way to run. The files are those of the package, by name: no
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, Mapping
     from importlib.resources.abc import Traversable
 
     from rbim._support.asgi import Receive, Scope, Send
-    from rbim.page.events import Feed
 
-__all__ = ["SECURITY_HEADERS", "Page", "prefers_html"]
+__all__ = ["SECURITY_HEADERS", "Page", "prefers_html", "send_answer"]
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
@@ -36,82 +36,72 @@ SECURITY_HEADERS = {
 """The headers of each answer of a page."""
 
 TYPES = {
-    ".html": b"text/html;charset=utf-8",
-    ".js": b"text/javascript;charset=utf-8",
-    ".css": b"text/css;charset=utf-8",
-    ".svg": b"image/svg+xml",
+    ".html": "text/html;charset=utf-8",
+    ".js": "text/javascript;charset=utf-8",
+    ".css": "text/css;charset=utf-8",
+    ".svg": "image/svg+xml",
 }
 SHARED = "parts"
 INDEX = "index.html"
 READING = ("GET", "HEAD")
-
-_HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+NOT_MODIFIED = 304
 
 
 @frozen
 class _Asset:
     content: bytes
-    kind: bytes
-    etag: bytes
+    kind: str
+    etag: str
 
 
 class Page:
-    """The ASGI 3 application of one page: ``static/NAME/index.html`` at the prefix, ``static/...`` and ``events`` below it.
+    """The ASGI 3 application of one page: ``static/NAME/index.html`` at the prefix, ``static/...`` below it.
 
-    ``name`` is the page's folder. ``feed`` is what it pushes (default: None, there are no ``events``). ``prefix`` begins and
-    ends with a slash (default: ``/``).
+    ``name`` is the page's folder. ``prefix`` begins and ends with a slash (default: ``/``).
     """
 
-    def __init__(self, name: str, feed: Feed | None = None, *, prefix: str = "/") -> None:
-        self.feed = feed
+    def __init__(self, name: str, *, prefix: str = "/") -> None:
         self.prefix = prefix
         self._name = name
 
     def serves(self, path: str) -> bool:
         """Return whether a path is one of the page's."""
-        rest = path.removeprefix(self.prefix) if path.startswith(self.prefix) else None
-        if rest is None:
-            return False
-        return not rest or rest.startswith("static/") or (rest == "events" and self.feed is not None)
+        return path == self.prefix or path.startswith(f"{self.prefix}static/")
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request."""
+    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
+        """Answer one HTTP request. A browser asks for a file each time, so that a page never mixes two versions."""
         path: str = scope["path"].removeprefix(scope.get("root_path", ""))
         rest = path.removeprefix(self.prefix)
-        if not self.serves(path):
-            await _say(scope, send, 404, "the page has no such file\n")
-        elif scope["method"] not in READING:
-            await _say(scope, send, 405, "the page is only read\n", (b"allow", b"GET, HEAD"))
-        elif rest == "events" and self.feed is not None:
-            await self.feed.serve(scope, receive, send, _HEADERS)
+        name = rest.removeprefix("static/") if rest else f"{self._name}/{INDEX}"
+        file = _files(self._name).get(name) if self.serves(path) and not (rest and name.endswith(INDEX)) else None
+        headers, body = {"content-type": "text/plain;charset=utf-8"}, b"the page has no such file\n"
+        if self.serves(path) and scope["method"] not in READING:
+            status, headers["allow"], body = 405, "GET, HEAD", b"the page is only read\n"
+        elif file is None:
+            status = 404
         else:
-            name = f"{self._name}/{INDEX}" if not rest else rest.removeprefix("static/")
-            file = _files(self._name).get(name)
-            if file is None or (rest and name.endswith(INDEX)):
-                await _say(scope, send, 404, "the page has no such file\n")
-            else:
-                await _answer(scope, send, file, negotiated=not rest)
+            known = b", ".join(value for name, value in scope["headers"] if name == b"if-none-match").decode("latin-1")
+            status = NOT_MODIFIED if file.etag in known or known == "*" else 200
+            headers, body = {"etag": file.etag, "cache-control": "no-cache", "content-type": file.kind}, file.content
+            if not rest:
+                headers["vary"] = "accept"
+        await send_answer(send, status, headers, body, head=scope["method"] == "HEAD")
 
 
-async def _answer(scope: Scope, send: Send, file: _Asset, *, negotiated: bool) -> None:
-    """Send a file, or 304 if the browser has it. A browser asks each time, so that a page never mixes two versions."""
-    known = b", ".join(value for name, value in scope["headers"] if name == b"if-none-match")
-    headers = [(b"etag", file.etag), (b"cache-control", b"no-cache"), *_HEADERS]
-    if negotiated:
-        headers.append((b"vary", b"accept"))
-    if file.etag in known or known == b"*":
-        await send({"type": "http.response.start", "status": 304, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
-        return
-    headers += [(b"content-type", file.kind), (b"content-length", b"%d" % len(file.content))]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else file.content})
-
-
-async def _say(scope: Scope, send: Send, status: int, text: str, *more: tuple[bytes, bytes]) -> None:
-    headers = [(b"content-type", b"text/plain;charset=utf-8"), (b"content-length", b"%d" % len(text)), *more, *_HEADERS]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else text.encode()})
+async def send_answer(
+    send: Send, status: int, headers: Mapping[str, str], body: bytes | AsyncIterable[bytes], *, head: bool = False
+) -> None:
+    """Send an answer of a page. ``body`` may be parts that are sent as they come; to ``head`` it is not sent."""
+    fields = {**SECURITY_HEADERS, **headers}
+    if isinstance(body, bytes) and status != NOT_MODIFIED:
+        fields["content-length"] = str(len(body))
+    encoded = [(name.encode(), value.encode()) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": encoded})
+    if not isinstance(body, bytes):
+        async for part in body:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        body = b""
+    await send({"type": "http.response.body", "body": b"" if head or status == NOT_MODIFIED else body})
 
 
 @lru_cache
@@ -124,28 +114,10 @@ def _files(name: str) -> dict[str, _Asset]:
 def _read(file: Traversable) -> _Asset:
     content = file.read_bytes()
     kind = TYPES[f".{file.name.rpartition('.')[2]}"]
-    return _Asset(content, kind, b'"%s"' % sha256(content).hexdigest()[:32].encode())
+    return _Asset(content, kind, f'"{sha256(content).hexdigest()[:32]}"')
 
 
 def prefers_html(scope: Scope) -> bool:
-    """Return whether a request comes from a browser that shows a page: it names HTML, and no JSON that it prefers."""
-    text = ", ".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"accept")
-    weights = dict(map(_weighted, text.lower().split(",")))
-    return weights.get("text/html", 0.0) > weights.get("application/json", 0.0)
-
-
-def _weighted(accepted: str) -> tuple[str, float]:
-    """Return a media type of an Accept header and its weight, in linear time: the header can be long, and anyone's."""
-    kind, *parameters = accepted.split(";")
-    for each in parameters:
-        name, _, value = each.partition("=")
-        if name.strip() == "q":
-            return kind.strip(), _weight(value.strip())
-    return kind.strip(), 1.0
-
-
-def _weight(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
+    """Return whether a request comes from a browser that shows a page: HTML is the first type that it accepts."""
+    accepted: bytes = next((value for name, value in scope["headers"] if name == b"accept"), b"")
+    return accepted.partition(b",")[0].partition(b";")[0].strip().lower() == b"text/html"

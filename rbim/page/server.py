@@ -25,7 +25,7 @@ from rbim._support.asgi import TooLarge, body_of
 from rbim._support.local_server import LocalServerGuard, is_json
 from rbim._support.sockets import bound_to
 from rbim.errors import InvalidRequest
-from rbim.page.assets import SECURITY_HEADERS, Page
+from rbim.page.assets import Page, send_answer
 
 if TYPE_CHECKING:
     from rbim._support.asgi import Receive, Scope, Send
@@ -120,16 +120,8 @@ class FilePage:
 
 
 async def _send(send: Send, answer: Answer) -> None:
-    headers = {"content-type": answer.content_type, "cache-control": "no-store", **SECURITY_HEADERS, **answer.headers}
-    whole = answer.body if isinstance(answer.body, bytes) else b""
-    if isinstance(answer.body, bytes):
-        headers["content-length"] = str(len(whole))
-    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": answer.status, "headers": encoded})
-    if not isinstance(answer.body, bytes):
-        async for part in answer.body:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-    await send({"type": "http.response.body", "body": whole})
+    headers = {"content-type": answer.content_type, "cache-control": "no-store", **answer.headers}
+    await send_answer(send, answer.status, headers, answer.body)
 
 
 async def serve_page(page: FilePage, port: int, begun: Callable[[str], object]) -> None:

@@ -17,8 +17,8 @@ from helpers.rawclient import ask, connected, http, signed
 from rbim.cli.live_lines import LINES, WAITING, LiveLines, live_lines
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.asgi import OUTCOME, RECORD
-from rbim.emulator.copies.log import DeliveryAttempt
 from rbim.emulator.faults import CutShort, Fault, ResetAfter, Status
+from rbim.emulator.logs import DeliveryAttempt
 from rbim.emulator.server.server import serve
 from rbim.operations import SearchPublicGroups
 

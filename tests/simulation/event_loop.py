@@ -170,7 +170,6 @@ def install():
         (anyio_backend.CancelScope, "_child_scopes"),
         (SharedState, "scopes"),
         (Copier, "_active"),
-        (Copier, "_waiting"),
         (_StoredBacklog, "_waiting"),
         (_Run, "_leased"),
     ):

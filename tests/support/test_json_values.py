@@ -32,9 +32,9 @@ from rbim.bulk import Report
 from rbim.bulk.input.rows import BadRow
 from rbim.callbacks import Account, Event, parse
 from rbim.credentials import Credentials
-from rbim.emulator.copies.log import DeliveryAttempt
+from rbim.emulator.logs import DeliveryAttempt, RecordedRequest
 
-MODULES = ["rbim", "rbim.bulk", "rbim.callbacks", "rbim.operations", "rbim.emulator.copies.log"]
+MODULES = ["rbim", "rbim.bulk", "rbim.callbacks", "rbim.operations", "rbim.emulator.logs"]
 PUBLIC = {
     each
     for module in map(importlib.import_module, MODULES)
@@ -42,7 +42,9 @@ PUBLIC = {
     if not name.startswith("_") and inspect.isclass(each := getattr(module, name)) and each.__module__.startswith("rbim")
 }
 CLASSES = sorted(
-    (each for each in PUBLIC if issubclass(each, ToDict) and each not in (Answer, ToDict)), key=lambda each: each.__name__
+    # a RecordedRequest has an operation, whose fields depend on its class
+    (each for each in PUBLIC if issubclass(each, ToDict) and each not in (Answer, RecordedRequest, ToDict)),
+    key=lambda each: each.__name__,
 )
 NAMES = {"Mapping": Mapping, "datetime": datetime, "BadRow": BadRow}  # those that a module imports for type checkers only
 SIMPLE = {

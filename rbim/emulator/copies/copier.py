@@ -1,11 +1,8 @@
 """Message copy: messages and changes of groups on the emulated platform are posted, signed, to the developer's server.
 
-**Content.** Every message (see :class:`~rbim.emulator.Emulator`) and every change of a group that the rules'
-``notifications`` name, however it was made. Without a target nothing is copied (Delivery rules, 1), and what happened
-before a target was set is never copied.
-
-**Time.** Nothing runs by itself. A message waits from the moment it is sent, and is delivered by ``await
-emulator.deliver()``, by ``await emulator.advance(...)``, or while ``async with emulator.copying()`` runs.
+Without a target nothing is copied (Delivery rules, 1), and what happened before a target was set is never copied. Nothing
+runs by itself: a message waits from the moment it is sent until ``await emulator.deliver()``, ``await
+emulator.advance(...)`` or ``async with emulator.copying()``.
 
 **Attempts.** Normal copy makes one attempt. High-guarantee copy makes another after each of the rules' ``resend_after``
 pauses, in seconds from the previous failure, with ``resendFlag`` 1 and a new ``CurTime``. Then it gives up. A delivery fails
@@ -18,7 +15,7 @@ of an emulated clock is not reproducible on trio, whose scheduler is random.
 
 **Emulated time** stands still while a receiver works: it answers at once, however long it takes in reality, so that a
 database or a socket causes no timeout on an emulated clock. Time passes if a receiver waits for it (``clock.sleep``), and if
-it has not answered after ``patience`` seconds of real time; then it has timed out. A delivery that has begun is completed,
+it has not answered after 5 seconds of real time; then it has timed out. A delivery that has begun is completed,
 so that ``deliver`` and ``advance`` may end up to 5 seconds later on the emulator's clock.
 
 **States.** A delivery waits in the queue; then it is taken for an attempt, which is active until it has a result; then it is
@@ -28,7 +25,8 @@ cancelled, its active deliveries wait again, with the same attempt number.
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -38,11 +36,11 @@ from attrs import define
 from rbim._support import json
 from rbim.callbacks.events import ConvType
 from rbim.emulator.clock import ROUNDS, SLEEPERS, EmulatedClock
-from rbim.emulator.copies.log import OK, DeliveryAttempt, DeliveryLog
 from rbim.emulator.copies.messages import CopiedMessage, milliseconds
-from rbim.emulator.copies.queue import DeliveryQueue, QueuedDelivery
 from rbim.emulator.copies.targets import NoAnswer, open_sender, signed
 from rbim.emulator.faults import CopyFaults, CopyInjection, injection_of
+from rbim.emulator.logs import OK, DeliveryAttempt, DeliveryLog
+from rbim.queues import KeyedQueue
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -51,14 +49,106 @@ if TYPE_CHECKING:
 
     from rbim.credentials import Credentials
     from rbim.emulator.copies.targets import Destination, Headers, Sender
+    from rbim.emulator.faults import Picked
     from rbim.emulator.platform.rules import GroupChange, World
 
 __all__ = ["Copier"]
 
 LIMIT = 5.0  # the seconds within which a receiver must answer (Limits, callback answer time)
+PATIENCE = 5.0  # seconds of real time that a receiver may take before an emulated clock advances without it
 LEEWAY = 1.0  # seconds by which a transport's own timeout exceeds the limit, so that the limit applies first
 RESENT = {"resendFlag": "1"}
 FIRST_MESSAGE = 70010001
+
+
+@define(kw_only=True, eq=False)
+class _QueuedDelivery:
+    """One message to deliver. ``document`` is None if ``content`` is sent unchanged.
+
+    ``key`` is its conversation. ``number`` counts messages from 1, ``attempt`` the attempts to deliver this one; ``due`` is
+    the time of its next attempt. ``to_pass`` is the number of later messages that have yet to overtake it.
+    """
+
+    number: int
+    message_id: str
+    key: str
+    content: bytes
+    document: Mapping[str, Any] | None
+    picked: tuple[Picked, ...] = ()
+    attempt: int = 1
+    due: float = 0.0
+    to_pass: int = 0
+
+
+class _DeliveryQueue:
+    """Deliveries by conversation. At most one of each is taken at a time; the later ones wait until it is done."""
+
+    def __init__(self) -> None:
+        self._queue = KeyedQueue[str, _QueuedDelivery]()
+        self._taken = set[str]()
+        self._held: list[_QueuedDelivery] = []  # until later ones have overtaken them
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._held)
+
+    def put(self, delivery: _QueuedDelivery, now: float) -> None:
+        """Put a delivery at the end of its conversation.
+
+        One with ``to_pass`` is held until that many later ones are queued, then goes behind them, or until it is due.
+        """
+        if delivery.to_pass == 0:
+            self._append(delivery, now)
+        held, self._held = self._held, []
+        for each in held:
+            each.to_pass -= each.key == delivery.key
+            if each.to_pass:
+                self._held.append(each)
+            else:
+                each.due = now
+                self._append(each, now)
+        if delivery.to_pass:
+            self._held.append(delivery)
+
+    def take(self, now: float) -> _QueuedDelivery | None:
+        """Take the delivery whose turn it is, or None if none is due. The later ones wait until it is done or put back."""
+        for each in [each for each in self._held if each.due <= now]:
+            self._held.remove(each)
+            self._append(each, now)
+        leased = self._queue.lease(now)
+        if leased is None:
+            return None
+        self._taken.add(leased[0])
+        return leased[1]
+
+    def done(self, delivery: _QueuedDelivery, now: float) -> None:
+        """End a delivery that was taken: the next one of its conversation can be taken when it is due."""
+        following = self._queue.take(delivery.key)
+        if following is not None:
+            self._queue.put(delivery.key, following, first=True)
+            self._pause(following, now)
+        self._taken.remove(delivery.key)
+        self._queue.release(delivery.key)
+
+    def put_back(self, delivery: _QueuedDelivery, now: float) -> None:
+        """Put a delivery that was taken back, before the later ones of its conversation, with the time when it is due."""
+        self._queue.put(delivery.key, delivery, first=True)
+        self.done(delivery, now)
+
+    def next_due(self, now: float) -> float | None:
+        """Return when the next delivery can be taken, or None if none waits."""
+        ready = self._queue.next_at(now)
+        due = min([inf if ready is None else ready, *(each.due for each in self._held)])
+        return None if due == inf else due
+
+    def _append(self, delivery: _QueuedDelivery, now: float) -> None:
+        if delivery.key not in self._queue and delivery.key not in self._taken:
+            self._pause(delivery, now)
+        self._queue.put(delivery.key, delivery)
+
+    def _pause(self, first: _QueuedDelivery, now: float) -> None:
+        """Let a conversation wait until its first delivery is due."""
+        if first.due > now:
+            self._queue.pause(first.key, first.due)
 
 
 class _Sleepers(set[object]):
@@ -77,8 +167,8 @@ class _Sleepers(set[object]):
 class _ActiveAttempt:
     """An attempt in progress. ``siblings`` are those of the same block, ``sleepers`` its sleeps on the emulated clock."""
 
-    delivery: QueuedDelivery
-    queue: DeliveryQueue
+    delivery: _QueuedDelivery
+    queue: _DeliveryQueue
     sender: Sender
     siblings: set[_ActiveAttempt]
     sleepers: _Sleepers
@@ -93,17 +183,17 @@ class Copier:
     def __init__(self, world: World, credentials: Credentials, seed: int) -> None:
         self.credentials = credentials
         self.faults = CopyFaults(seed)
-        self.queue = DeliveryQueue()
+        self.queue = _DeliveryQueue()
         self.deliveries = DeliveryLog()
         self.changes = 0
         """A number that grows whenever a delivery is added, begins or ends."""
+        self.destination: Destination | None = None
+        """The destination of copies; None: there are no copies. :meth:`copy_to` sets it."""
         self._world = world
         self._clock = world.clock
         self._count = 0
-        self._destination: Destination | None = None
-        self._patience = 0.0
         self._active: set[_ActiveAttempt] = set()
-        self._waiting: set[anyio.Event] = set()
+        self._next_change: anyio.Event | None = None  # that somebody waits for
         world.listeners.append(self.notify)
 
     # Messages.
@@ -148,7 +238,7 @@ class Copier:
         whole = next((each for each in attempts if "tampered" not in each.trouble), attempts[0])
         if self.destination is not None:
             self._enqueue(
-                QueuedDelivery(
+                _QueuedDelivery(
                     number=number,
                     message_id=whole.message_id,
                     key=whole.key,
@@ -158,9 +248,12 @@ class Copier:
                 )
             )
 
-    def reset_count(self) -> None:
-        """Restart the message numbers and ids."""
+    def reset(self, destination: Destination | None) -> None:
+        """Drop the deliveries, forget the earlier ones, restart the message numbers and ids, and copy to a destination."""
+        self.copy_to(None)
+        self.deliveries.clear()
         self._count = 0
+        self.copy_to(destination)
 
     def _next_id(self) -> str:
         self._count += 1
@@ -172,7 +265,7 @@ class Copier:
         picked = self.faults.pick(document or {})
         first = injection_of(picked, 1)
         self._enqueue(
-            QueuedDelivery(
+            _QueuedDelivery(
                 number=self._count,
                 message_id=message_id,
                 key=key,
@@ -184,7 +277,7 @@ class Copier:
             first.delay + first.patience,
         )
 
-    def _enqueue(self, delivery: QueuedDelivery, delay: float = 0.0) -> None:
+    def _enqueue(self, delivery: _QueuedDelivery, delay: float = 0.0) -> None:
         """Queue a delivery, due in ``delay`` seconds."""
         now = self._clock.monotonic()
         delivery.due = now + delay
@@ -193,18 +286,11 @@ class Copier:
 
     # Deliveries.
 
-    @property
-    def destination(self) -> Destination | None:
-        """The destination of copies. None: there are no copies, and those that wait are dropped."""
-        return self._destination
-
-    @destination.setter
-    def destination(self, destination: Destination | None) -> None:
-        self._destination = destination
+    def copy_to(self, destination: Destination | None) -> None:
+        """Set the destination of copies. None: there are no copies, and those that wait are dropped."""
+        self.destination = destination
         if destination is None:
-            self.queue = DeliveryQueue()
-        else:
-            self._patience = destination.patience
+            self.queue = _DeliveryQueue()
         self.changed()
 
     @asynccontextmanager
@@ -246,7 +332,7 @@ class Copier:
         """Start the attempts that are due, at most ``concurrency`` at once, until cancelled."""
         opened: tuple[Destination, Sender] | None = None
         while True:
-            destination, now = self._destination, self._clock.monotonic()
+            destination, now = self.destination, self._clock.monotonic()
             due = self.queue.next_due(now)
             if destination is None or due is None or len(self._active) >= destination.concurrency:
                 await self._wait_for_change(None)
@@ -271,7 +357,7 @@ class Copier:
         accepted = await self._deliver(active, headers, body, injection)
         for duplicate in range(injection.duplicates):
             await self._deliver(active, headers, body, injection, duplicate=duplicate + 1)
-        pauses = self._world.rules.resend_after if self._destination is not None and self._destination.high else ()
+        pauses = self._world.rules.resend_after if self.destination is not None and self.destination.high else ()
         now = self._clock.monotonic()
         if accepted or delivery.attempt > len(pauses):
             active.queue.done(delivery, now)
@@ -283,7 +369,7 @@ class Copier:
         self._active.remove(active)
         self.changed()
 
-    def _signed(self, delivery: QueuedDelivery, injection: CopyInjection) -> tuple[Headers, bytes]:
+    def _signed(self, delivery: _QueuedDelivery, injection: CopyInjection) -> tuple[Headers, bytes]:
         body = delivery.content
         if delivery.attempt > 1 and delivery.document is not None:
             body = json.dumps({**delivery.document, **RESENT})
@@ -336,27 +422,22 @@ class Copier:
     def changed(self) -> None:
         """Wake all tasks that wait for a change."""
         self.changes += 1
-        for event in self._waiting:
-            event.set()
+        if self._next_change is not None:
+            self._next_change.set()
+            self._next_change = None
 
     async def _wait_for_change(self, seconds: float | None) -> None:
         """Wait until a delivery is added, begins or ends; at most ``seconds`` of the emulator's clock."""
-        event = anyio.Event()
-        self._waiting.add(event)
-        try:
-            if seconds is None:
-                await event.wait()
-            else:
-                with self._clock.scope(seconds):
-                    await event.wait()
-        finally:
-            self._waiting.remove(event)
+        if self._next_change is None:
+            self._next_change = anyio.Event()
+        with nullcontext() if seconds is None else self._clock.scope(seconds):
+            await self._next_change.wait()
 
     def _is_busy(self) -> bool:
         """Return whether an attempt is in progress or due."""
         now = self._clock.monotonic()
         due = self.queue.next_due(now)
-        return bool(self._active) or (self._destination is not None and due is not None and due <= now)
+        return bool(self._active) or (self.destination is not None and due is not None and due <= now)
 
     async def _finish(self) -> None:
         """Wait until no attempt is in progress or due. Emulated time passes if attempts in progress wait for it."""
@@ -372,7 +453,7 @@ class Copier:
                 await self._wait_for_change(None)
 
     async def _wait_until_idle(self) -> None:
-        """Wait until no attempt is in progress, or all wait for emulated time; no longer than ``patience``."""
+        """Wait until no attempt is in progress, or all wait for emulated time; no longer than PATIENCE."""
         while True:
             changes = self.changes
             for _ in range(ROUNDS):
@@ -381,7 +462,7 @@ class Copier:
                 continue
             if not self._is_busy() or (self._active and all(active.sleepers for active in self._active)):
                 return
-            with anyio.move_on_after(self._patience) as limit:
+            with anyio.move_on_after(PATIENCE) as limit:
                 await self._wait_for_change(None)
             if limit.cancelled_caught:
                 return

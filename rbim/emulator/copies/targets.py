@@ -61,8 +61,7 @@ class Destination:
     target: Target
     high: bool
     concurrency: int
-    patience: float
-    transport: Callable[[], Transport]
+    transport: Callable[[], Transport] | None
 
 
 class NoAnswer(Exception):
@@ -126,7 +125,13 @@ async def open_sender(
     if not isinstance(destination.target, str):
         return sender_to(destination.target)
     origin, path, query = split_url(destination.target)
-    transport = await stack.enter_async_context(destination.transport())
+    if destination.transport is not None:
+        made = destination.transport()
+    else:
+        from rbim.transports.httpx import HttpxTransport
+
+        made = HttpxTransport(trust_env=False) if destination.high else HttpxTransport(trust_env=False, keepalive_expiry=0)
+    transport = await stack.enter_async_context(made)
 
     async def post(headers: Headers, body: bytes) -> int:
         request = Request(origin=origin, path=path, query=query, headers=headers, body=body)

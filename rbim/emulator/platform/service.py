@@ -1,11 +1,21 @@
-"""From a request to an answer: routing, signature, reading, faults, rules, request log. Nothing here waits."""
+"""From a request to an answer: routing, signature, reading, faults, rules, request log. Nothing here waits.
+
+The check of the signature is written from the written scheme; it shares no code with the signer. ``sig`` is compared without
+regard to case: official text requires upper case, several clients send lower case. The timestamp is valid for 24 hours, in
+the dialect's zone.
+"""
 
 from __future__ import annotations
 
+import binascii
 import re
+from datetime import datetime, timedelta
 from functools import lru_cache
+from hashlib import md5
+from hmac import compare_digest
 from math import ceil
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
 
 from attrs import frozen
 
@@ -13,7 +23,7 @@ from rbim._support import json
 from rbim.codes import MALFORMED, UNKNOWN_OPERATION
 from rbim.dialect import MembersShape
 from rbim.emulator.platform.rules import RULES, DependsOnDialect, Refusal, Rule, World
-from rbim.errors import InvalidRequest
+from rbim.errors import AuthenticationError, InvalidRequest, TimestampExpired
 from rbim.http import Response
 from rbim.operations import catalogue
 from rbim.operations.groups import GROUP
@@ -22,11 +32,12 @@ from rbim.wire.converter import Converters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import tzinfo
 
+    from rbim.credentials import Credentials
     from rbim.emulator.faults import Faults, Injection
-    from rbim.emulator.platform.signature import SignatureCheck
-    from rbim.emulator.request_log import RequestLog
-    from rbim.operations.base import Endpoint, Operation
+    from rbim.emulator.logs import RequestLog
+    from rbim.operations.base import Operation
 
 __all__ = ["Platform", "ServedAnswer"]
 
@@ -36,6 +47,8 @@ DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")  # a version, as the descriptio
 ROUTES = 1024  # cached paths: clients can make up any number of versions
 SHOWN = 200  # characters of a path in a message
 SLASHES = re.compile("//+")
+STAMP = re.compile(r"([0-9]{4})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})")
+VALID_FOR = timedelta(hours=24)  # as in the vendor's sister product (Authentication; O)
 
 _shared = lru_cache(Converters)  # compiling costs milliseconds: emulators of the same dialect share the result
 
@@ -49,15 +62,15 @@ class ServedAnswer:
 
 
 class Platform:
-    """The described behaviour over one world."""
+    """The described behaviour over one world, for the one application with these credentials."""
 
-    def __init__(self, world: World, signature_check: SignatureCheck, faults: Faults, requests: RequestLog) -> None:
+    def __init__(self, world: World, credentials: Credentials, faults: Faults, requests: RequestLog) -> None:
         self.world = world
+        self.credentials = credentials
         self.faults = faults
         self.requests = requests
-        self._signature_check = signature_check
         self._converters = _shared(world.dialect.zone, world.dialect.members_shape)
-        self._routes: dict[str, type[Operation[Any]]] = {}
+        self._route = lru_cache(ROUTES)(catalogue.find)
 
     def serve(
         self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
@@ -75,11 +88,8 @@ class Platform:
             self.requests.note(op, at=at, path=path, code=code, effect=effect, reason=reason, trouble=injection.names)
 
         try:
-            _require_post(method)
-            self._signature_check.check(_app_id(path), query, {name.lower(): value for name, value in headers.items()})
-            rule, kind = _rule_of(kind, path)
-            self._require_form(kind, path)
-            op = self._read(kind, body)
+            self._check_request(method, path, query, headers)
+            rule, op = self._read(kind, path, body)
         except Refusal as error:
             refusal = error
         except DependsOnDialect:
@@ -98,18 +108,30 @@ class Platform:
                 note(injection, None)
                 raise
         code = SUCCESS if refusal is None else refusal.code or world.dialect.code_of(refusal.kind)
-        message = refusal.reason if refusal is not None else "success"
-        response = _with_faults(self._answer(endpoint, code, message, answer), injection)
+        document: dict[str, Any] = {endpoint.code: code}
+        if answer is None or endpoint.payload is not None:  # a group operation's success carries no message
+            document[endpoint.message] = "success" if refusal is None else refusal.reason
+        if answer is not None:
+            document |= answer if endpoint.payload is None else {endpoint.payload: answer}
         told = None if injection.prevents_code else code
-        reason = "" if told is None or refusal is None else refusal.reason
-        note(injection, told, effect=answer is not None, reason=reason)
-        return ServedAnswer(response, injection)
+        note(injection, told, effect=answer is not None, reason="" if told is None or refusal is None else refusal.reason)
+        return ServedAnswer(_with_faults(json.dumps(document), injection), injection)
 
-    def _route(self, path: str) -> type[Operation[Any]] | None:
-        kind = self._routes.get(path) or catalogue.find(path)
-        if kind is not None and len(self._routes) < ROUTES:
-            self._routes[path] = kind
-        return kind
+    def _check_request(self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> None:
+        """Refuse a request that is not posted, or not signed by the application in its path.
+
+        The id may be percent-encoded there; a path that names no application is of another API.
+        """
+        if method != "POST":
+            raise Refusal(f"{method} is not described: operations are posted", code=MALFORMED)
+        claimed, stamp = _authorization({name.lower(): value for name, value in headers.items()}.get("authorization", ""))
+        own, token = self.credentials.app_id, self.credentials.app_token.reveal()
+        expected = md5((claimed + token + stamp).encode(), usedforsecurity=False).hexdigest()
+        matches = compare_digest(query.get("sig", "").lower().encode(), expected.encode())
+        if not matches or claimed != own or _app_id(path) not in (None, own, quote(own, safe="")):
+            raise Refusal("the signature is not that of this application", kind=AuthenticationError)
+        if abs(self.world.clock.now() - _moment(stamp, self.world.dialect.zone)) > VALID_FOR:
+            raise Refusal(f"the timestamp {stamp} is more than 24 hours off", kind=TimestampExpired)
 
     def _require_form(self, kind: type[Operation[Any]], path: str) -> None:
         """Refuse a path with a version that is none, or in another form than the dialect's if the rules refuse it."""
@@ -134,7 +156,14 @@ class Platform:
         if other and self.world.choice("other_forms_refused"):
             raise Refusal(f"members: this platform takes the {shape} shape", code=MALFORMED)
 
-    def _read(self, kind: type[Operation[Any]], body: bytes) -> Operation[Any]:
+    def _read(self, kind: type[Operation[Any]] | None, path: str, body: bytes) -> tuple[Rule, Operation[Any]]:
+        """Return the operation of a request with its rule. Raises Refusal."""
+        rule = None if kind is None else RULES.get(kind)
+        if kind is None or rule is None:
+            usual = SLASHES.sub("/", path).rstrip("/")
+            meant = f"; did you mean {usual[:SHOWN]}?" if usual != path and catalogue.find(usual) is not None else ""
+            raise Refusal(f"the emulator has no operation at {path[:SHOWN]}{meant}", code=UNKNOWN_OPERATION)
+        self._require_form(kind, path)
         try:
             document = json.loads(body)
             if rb"\u" in body:  # it may escape a lone surrogate, which no answer can repeat
@@ -154,45 +183,20 @@ class Platform:
             raise
         except Exception:
             raise Refusal(self._converters.explain(document, kind), code=MALFORMED) from None
-        return op
-
-    @staticmethod
-    def _answer(endpoint: Endpoint, code: str, message: str, answer: dict[str, Any] | None) -> Response:
-        document: dict[str, Any] = {endpoint.code: code}
-        if answer is None or endpoint.payload is not None:  # a group operation's success carries no message
-            document[endpoint.message] = message
-        if answer is not None:
-            document |= {endpoint.payload: answer} if endpoint.payload is not None else answer
-        return Response(200, JSON, json.dumps(document))
+        return rule, op
 
 
-def _require_post(method: str) -> None:
-    if method != "POST":
-        raise Refusal(f"{method} is not described: operations are posted", code=MALFORMED)
-
-
-def _rule_of(kind: type[Operation[Any]] | None, path: str) -> tuple[Rule, type[Operation[Any]]]:
-    """Return the rule for an operation. Raises Refusal, with the path that too many slashes hide."""
-    rule = None if kind is None else RULES.get(kind)
-    if kind is None or rule is None:
-        usual = SLASHES.sub("/", path).rstrip("/")
-        meant = f"; did you mean {usual[:SHOWN]}?" if usual != path and catalogue.find(usual) is not None else ""
-        raise Refusal(f"the emulator has no operation at {path[:SHOWN]}{meant}", code=UNKNOWN_OPERATION)
-    return rule, kind
-
-
-def _with_faults(response: Response, injection: Injection) -> Response:
-    """Return the response with the injected faults."""
+def _with_faults(body: bytes, injection: Injection) -> Response:
+    """Return the response with this body, and with the injected faults."""
     extra = {} if injection.retry_after is None else {"retry-after": str(ceil(injection.retry_after))}
     if injection.status is not None:
         page = f"<html><body><h1>{injection.status}</h1>a fault of the emulator's plan</body></html>"
         return Response(injection.status, HTML | extra, page.encode())
-    body = response.body
     if injection.duplicate_fields:
         body = b"{" + body[1:-1] + b"," + body[1:]
     if injection.invalid_json:
         body = body[:-1] + b",'"
-    return Response(response.status, {**response.headers, **extra}, body) if extra or body is not response.body else response
+    return Response(200, JSON | extra if extra else JSON, body)
 
 
 def _app_id(path: str) -> str | None:
@@ -201,3 +205,23 @@ def _app_id(path: str) -> str | None:
     names = [part.lower() for part in parts]
     at = names.index("application") + 1 if "application" in names else len(parts)
     return parts[at] if at < len(parts) else None
+
+
+def _authorization(header: str) -> tuple[str, str]:
+    try:
+        decoded = binascii.a2b_base64(header.strip().rstrip(";").encode("ascii"), strict_mode=True).decode("ascii")
+    except (ValueError, UnicodeError):
+        decoded = ""
+    app_id, colon, stamp = decoded.rpartition(":")
+    if not colon or not app_id:
+        raise Refusal("Authorization is not the Base64 of application id, colon and timestamp", kind=AuthenticationError)
+    return app_id, stamp
+
+
+def _moment(stamp: str, zone: tzinfo) -> datetime:
+    parts = STAMP.fullmatch(stamp)
+    try:
+        year, month, day, hour, minute, second = map(int, parts.groups() if parts else ())
+        return datetime(year, month, day, hour, minute, second, tzinfo=zone)
+    except ValueError:
+        raise Refusal(f"the timestamp {stamp!r} is not of the form yyyyMMddHHmmss", kind=AuthenticationError) from None

@@ -77,9 +77,6 @@ def _converter(rules: Rules) -> Converter:
     def several(value: Any, kind: Any) -> list[Any]:  # a JSON list; the type of its entries
         return converter.structure(exactly(value, list), cast("Any", list)[kind])
 
-    def read_policies(value: Any) -> Any:  # a list of the texts of policies or of objects, or null
-        return None if value is None else tuple(several(value, NoCallPolicy))
-
     def read_by_id(value: Any, kind: type[Any], id_of: Callable[[Any], str]) -> dict[str, Any]:
         entries = {id_of(each): each for each in several(value, kind)}
         if len(entries) < len(value):
@@ -96,7 +93,11 @@ def _converter(rules: Rules) -> Converter:
         (dict[str, None], list, lambda value: dict.fromkeys(several(value, str))),  # an ordered set
         (dict[str, Group], write_by_id, lambda value: read_by_id(value, Group, attrgetter("group_id"))),
         (dict[str, Task], write_by_id, lambda value: read_by_id(value, Task, attrgetter("task_id"))),
-        (attrs.fields(CreateCallTask).call_policy.type, _write_policies, read_policies),
+        (
+            attrs.fields(CreateCallTask).call_policy.type,  # the texts of policies or objects, or null
+            lambda value: None if value is None else [_policy_entry(each) for each in value],
+            lambda value: None if value is None else tuple(several(value, NoCallPolicy)),
+        ),
     ]
     for kind, write, read in forms:
         is_kind = partial(eq, kind)
@@ -106,6 +107,10 @@ def _converter(rules: Rules) -> Converter:
     read_group = make_dict_structure_fn(Group, converter)
     converter.register_structure_hook(Group, lambda value, kind: _checked(read_group(value, kind), rules))
     return converter
+
+
+def _read_with(read: Callable[[Any], Any], value: Any, _: object) -> Any:  # JSON; a value
+    return read(value)
 
 
 def _read_moment(value: Any) -> datetime:
@@ -119,14 +124,8 @@ def _read_policy(value: Any, _: object) -> NoCallPolicy | CallPolicy:  # JSON
     return CallPolicy.from_wire(cast("dict[str, Any]", value)) if isinstance(value, dict) else NoCallPolicy.from_entry(value)
 
 
-def _write_policies(value: tuple[NoCallPolicy | CallPolicy, ...] | None) -> Any:
-    if value is None:
-        return None
-    return [each.wire if isinstance(each, CallPolicy) else each.entry.decode() for each in value]
-
-
-def _read_with(read: Callable[[Any], Any], value: Any, _: object) -> Any:  # JSON; a value
-    return read(value)
+def _policy_entry(policy: NoCallPolicy | CallPolicy) -> Any:  # JSON
+    return policy.wire if isinstance(policy, CallPolicy) else policy.entry.decode()
 
 
 def _checked(group: Group, rules: Rules) -> Group:

@@ -26,10 +26,9 @@ from rbim.emulator.asgi import OUTCOME, write
 from rbim.emulator.documents import exactly, read_document, strict_converter
 from rbim.emulator.platform.rules import Refusal
 from rbim.emulator.server.commands import COMMANDS, PREFIX, Command, CommandError, ControlContext, DeferredAnswer
-from rbim.emulator.server.console import Console
 from rbim.errors import InvalidRequest
 from rbim.http import Response
-from rbim.page.assets import SECURITY_HEADERS, prefers_html
+from rbim.page.assets import SECURITY_HEADERS, Page, prefers_html
 from rbim.validators import Accounts
 
 if TYPE_CHECKING:
@@ -44,15 +43,7 @@ BODY_LIMIT = 64 * 1024 * 1024
 HEADERS = {"content-type": "application/json;charset=utf-8", **SECURITY_HEADERS}
 ICON = "/favicon.ico"  # a browser asks for it by itself after each answer that it shows, also after a refusal
 OK = 200
-
-
-class _RequestError(Exception):
-    """A request that is refused, with the HTTP status and headers of the answer."""
-
-    def __init__(self, status: int, message: str, **headers: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.headers = headers
+PAGE = Page("emulator", prefix=PREFIX)
 
 
 def guard_of(allowed_hosts: Iterable[str], *, bound: str = "localhost") -> LocalServerGuard:
@@ -73,13 +64,11 @@ class ControlApp:
     def __init__(
         self,
         context: ControlContext,
-        console: Console,
         guard: LocalServerGuard,
         app: Callable[[Scope, Receive, Send], Awaitable[None]] | None,
         watch: Callable[[Scope, float], None] | None = None,
     ) -> None:
         self._context = context
-        self._console = console
         self._guard = guard
         self._app = app
         self._watch = watch
@@ -104,18 +93,19 @@ class ControlApp:
                 await self._app(scope, receive, send)
             return
         path = scope["path"].removeprefix(scope.get("root_path", ""))
+        shown = scope["method"] in {"GET", "HEAD"} and prefers_html(scope)  # in a browser
         why = self._guard.refusal(scope)
         if why is not None:
             scope[OUTCOME] = 403, why
             await _refuse(send, 403, why)
         elif scope["path"] == ICON:
             await _refuse(send, 404, "the emulator has no icon")
-        elif path == "/" and scope["method"] in {"GET", "HEAD"} and prefers_html(scope):
+        elif path == "/" and shown:
             await write(send, Response(303, {"location": PREFIX.lstrip("/"), "vary": "accept", **SECURITY_HEADERS}))
         elif self._app is not None and not path.startswith(PREFIX):
             await self._app(scope, receive, send)
-        elif self._console.serves(scope, path):
-            await self._console(scope, receive, send)
+        elif PAGE.serves(path) and (path != PREFIX or shown):
+            await PAGE(scope, receive, send)
         else:
             await self._command(path, scope, receive, send)
 
@@ -130,7 +120,7 @@ class ControlApp:
             self._context.changes += command.method != "GET"
             result = command.run(self._context, name if command.reads is None else _read(body, command.reads))
             result = await result if isawaitable(result) else result
-        except _RequestError as error:
+        except CommandError as error:
             status, result, headers = error.status, {"error": str(error)}, error.headers
         except TooLarge as error:
             status, result = 413, {"error": str(error)}
@@ -138,7 +128,7 @@ class ControlApp:
             status, result = 400, {"error": error.message}
         except LookupError as error:
             status, result = 404, {"error": str(error)}
-        except (Refusal, CommandError) as error:
+        except Refusal as error:
             status, result = 409, {"error": str(error)}
         scope[OUTCOME] = status, "" if status == OK else result["error"]
         document = result.document if isinstance(result, DeferredAnswer) else result
@@ -163,7 +153,7 @@ class Control(ControlApp):
         remote_copies: bool = False,
     ) -> None:
         context = ControlContext(emulator, None, sign_copies=sign_copies, remote_copies=remote_copies)
-        super().__init__(context, Console(context), guard_of(allowed_hosts), emulator.asgi)
+        super().__init__(context, guard_of(allowed_hosts), emulator.asgi)
 
 
 async def _refuse(send: Send, status: int, why: str) -> None:
@@ -183,15 +173,15 @@ def _find(scope: Scope, path: str) -> tuple[Command, str]:
         segments = path.split("/")
     found = {each.method: (each, name) for each in COMMANDS if (name := _name_in(each.path, segments)) is not None}
     if not found:
-        raise _RequestError(404, f"there is no command {path}: GET {PREFIX} lists the commands")
+        raise CommandError(f"there is no command {path}: GET {PREFIX} lists the commands", 404)
     method = scope["method"]
     if method not in found:
         allowed = ", ".join(found)
-        raise _RequestError(405, f"{path} takes {allowed}, not {method}", allow=allowed)
+        raise CommandError(f"{path} takes {allowed}, not {method}", 405, allow=allowed)
     command, name = found[method]
     if method != "GET" and not is_json(scope):
         needs = "needs the header Content-Type: application/json, also without a body"
-        raise _RequestError(415, f"{method} {command.path} {needs}")
+        raise CommandError(f"{method} {command.path} {needs}", 415)
     return command, name
 
 

@@ -21,7 +21,6 @@ from rbim.emulator.asgi import CONNECTION, EMULATED, PRODUCT, failure, write
 from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.platform.rules import DependsOnDialect
 from rbim.emulator.server.commands import PREFIX, ControlContext
-from rbim.emulator.server.console import Console
 from rbim.emulator.server.control import ControlApp, guard_of
 
 try:
@@ -37,10 +36,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
-
     from rbim._support.asgi import Receive, Scope, Send
-    from rbim._support.local_server import LocalServerGuard
     from rbim.clock import Clock
     from rbim.emulator.emulator import Emulator
 
@@ -109,7 +105,7 @@ class Protocol(H11Protocol):
 
     def close(self) -> None:
         """Close the connection; an application that still handles the request cannot answer any more."""
-        cycle = cast("RequestResponseCycle | None", self.cycle)
+        cycle: Any = self.cycle  # None before the first request
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -123,13 +119,13 @@ class Protocol(H11Protocol):
             await self._inner(scope, receive, send)
         except asyncio.CancelledError:  # the server ends; uvicorn would log an error with a traceback
             self.close()
-        except Exception as error:
+        except DependsOnDialect as error:
+            await write(send, failure(500, str(error), INTERNAL))
+        except Exception:
             if self.cycle.response_started:
                 raise
-            if not isinstance(error, DependsOnDialect):
-                logger.exception("the emulator failed")
-            message = str(error) if isinstance(error, DependsOnDialect) else "the emulator failed: see its log"
-            await write(send, failure(500, message, INTERNAL))
+            logger.exception("the emulator failed")
+            await write(send, failure(500, "the emulator failed: see its log", INTERNAL))
 
 
 class Listener:
@@ -228,31 +224,46 @@ class Listener:
 
 
 class Server:
-    """Serves an emulator while its ``async with`` block runs; :func:`serve` creates one.
+    """Serves an emulator on the running asyncio loop while its ``async with`` block runs. Port 0: any free port.
 
     ``host``, ``port`` and ``url``, its base URL, and ``control_url`` are final from the block's first line on.
+
+    It also serves the control interface, under ``/_emulator/`` (:class:`Control`): at ``port``, and alone at
+    ``control_port`` of the same host, which an outage does not affect.
+
+    Requests of web pages of other servers are refused with status 403. ``Host`` must be the loopback, the address at which a
+    connection arrived, a name given as ``host``, or one of ``allowed_hosts``.
+
+    The control interface copies messages to ``localhost`` and literal loopback addresses. A target on another machine needs
+    ``remote_copies``, and ``sign_copies`` unless the emulator made its credentials itself: otherwise everyone who can reach
+    it could have messages signed for another machine. ``emulator.copy_to`` has neither limit.
+
+    ``watch`` is called for each request when it is answered, with its ASGI scope and the seconds that it took; it must not
+    wait.
+
+    Raises InvalidRequest if one of ``allowed_hosts`` is not a name or an address.
     """
 
-    def __init__(  # noqa: PLR0913  # options, each by keyword
+    def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
         self,
         emulator: Emulator,
         *,
-        host: str,
-        port: int,
-        control_port: int,
-        guard: LocalServerGuard,
-        sign_copies: bool,
-        remote_copies: bool,
-        watch: Callable[[Scope, float], None] | None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        control_port: int = 0,
+        allowed_hosts: Iterable[str] = (),
+        sign_copies: bool = False,
+        remote_copies: bool = False,
+        watch: Callable[[Scope, float], None] | None = None,
     ) -> None:
+        guard = guard_of(allowed_hosts, bound=host)
         context = ControlContext(emulator, self, sign_copies=sign_copies, remote_copies=remote_copies)
-        console = Console(context)
         self.emulator = emulator
         self.host = host
         self.port = port
         self._control_port = control_port
-        self._platform = Listener(ControlApp(context, console, guard, emulator.asgi, watch), emulator.clock)
-        self._control = Listener(ControlApp(context, console, guard, None, watch), emulator.clock)
+        self._platform = Listener(ControlApp(context, guard, emulator.asgi, watch), emulator.clock)
+        self._control = Listener(ControlApp(context, guard, None, watch), emulator.clock)
         self._outage: asyncio.Task[None] | None = None
         self._copying: asyncio.Task[None] | None = None
 
@@ -307,20 +318,17 @@ class Server:
 
     async def accept(self) -> None:
         """End an outage; without one, do nothing."""
-        self._cancel_outage()
+        if self._outage is not None:
+            self._outage.cancel()
         await self._platform.listen()
 
     def begin_outage(self, seconds: float) -> Callable[[], Awaitable[None]]:
         """Refuse connections from now on; return a function that closes the existing ones."""
-        self._cancel_outage()
+        if self._outage is not None:
+            self._outage.cancel()
         self._platform.refuse()
         self._outage = asyncio.create_task(self._listen_after(seconds))
         return self._platform.close_connections
-
-    def _cancel_outage(self) -> None:
-        if self._outage is not None:
-            self._outage.cancel()
-            self._outage = None
 
     async def _copy(self) -> None:
         """Deliver copies of messages as they are sent."""
@@ -335,41 +343,4 @@ class Server:
         await self._platform.listen()
 
 
-def serve(  # noqa: PLR0913  # options, each by keyword and with a default
-    emulator: Emulator,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    control_port: int = 0,
-    allowed_hosts: Iterable[str] = (),
-    sign_copies: bool = False,
-    remote_copies: bool = False,
-    watch: Callable[[Scope, float], None] | None = None,
-) -> Server:
-    """Return a server of the emulator for ``async with``, in the running asyncio loop. Port 0: any free port.
-
-    It also serves the control interface, under ``/_emulator/`` (:class:`Control`): at ``port``, and alone at
-    ``control_port`` of the same host (default: any free port), which an outage does not affect.
-
-    Requests of web pages of other servers are refused with status 403. ``Host`` must be the loopback, the address at which a
-    connection arrived, a name given as ``host``, or one of ``allowed_hosts``.
-
-    The control interface copies messages to ``localhost`` and literal loopback addresses. A target on another machine needs
-    ``remote_copies``, and ``sign_copies`` unless the emulator made its credentials itself: otherwise everyone who can reach
-    it could have messages signed for another machine. ``emulator.copy_to`` has neither limit.
-
-    ``watch`` is called for each request when it is answered, with its ASGI scope and the seconds that it took; it must not
-    wait.
-
-    Raises InvalidRequest if one of ``allowed_hosts`` is not a name or an address.
-    """
-    return Server(
-        emulator,
-        host=host,
-        port=port,
-        control_port=control_port,
-        guard=guard_of(allowed_hosts, bound=host),
-        sign_copies=sign_copies,
-        remote_copies=remote_copies,
-        watch=watch,
-    )
+serve = Server

@@ -81,11 +81,14 @@ async def window(stack, browser, url, shot):
 
 
 async def pass_a_second(pages, emulator):
-    """Wait until each page has all requests, and let a second of its time pass."""
+    """Let a second of each page's time pass, with two questions, and wait until it has all requests."""
     for page in pages:
+        for _ in range(2):
+            async with page.expect_response(lambda answer: "/live/" in answer.url):
+                await page.clock.run_for(500)
+            await anyio.sleep(0.02)
         while (await page.locator("#total").inner_text()).replace(",", "") != str(emulator.requests.count):
             await anyio.sleep(0.02)
-        await page.clock.run_for(1000)
 
 
 async def made(emulator, raw):

@@ -4,7 +4,7 @@ import subprocess
 
 from helpers.credentials import APP_ID, TOKEN
 from helpers.tables import each_row
-from rbim.emulator.server.commands import as_curl
+from rbim.emulator.server.page import as_curl
 
 PATH = f"/2013-12-26/Application/{APP_ID}/IM/Group/CreateGroup"
 

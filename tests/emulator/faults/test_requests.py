@@ -32,7 +32,6 @@ from rbim.emulator.faults import (
     CutShort,
     DuplicateFields,
     Fault,
-    Faults,
     InvalidJson,
     Latency,
     Refuse,
@@ -170,16 +169,6 @@ async def troubled(client, emulator, op, times=12):
 async def test_faults_pick_requests_by_number_count_and_operation(choice, numbers):
     async with platform(Fault(effect=Latency(0.1), **choice)) as (emulator, client):
         assert await troubled(client, emulator, SearchPublicGroups()) == numbers
-
-
-def test_each_fault_of_a_plan_has_a_chance_of_its_own_and_a_seed_decides_them_all():
-    def drawn(seed):
-        faults = Faults(EmulatedClock(), seed)
-        faults.add(Fault(effect=ResetBefore(), probability=0.5), Fault(effect=ResetAfter(), probability=0.5))
-        return [faults.next_injection(None).names for _ in range(200)]
-
-    assert len(set(drawn(1))) == 4  # none, the one, the other, both
-    assert drawn(1) == drawn(1) != drawn(2)
 
 
 @each_row(

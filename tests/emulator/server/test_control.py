@@ -119,7 +119,7 @@ async def test_the_fault_plan_is_told_replaced_and_emptied(emulator, call):
         status, why = await call("PUT", "faults", wrong)
         assert (status, bool(why["error"])) == (400, True)
     assert await call("GET", "faults") == (200, plan)
-    assert await call("DELETE", "faults") == (200, [])
+    assert await call("DELETE", "faults") == (200, None)
     assert list(emulator.faults) == []
     emulator.faults.add(Fault(effect=Refuse(), match=lambda op: op.name == "x"))
     assert await call("GET", "faults") == (200, [{"effect": {"kind": "refuse"}, "match": "a function"}])
@@ -131,7 +131,7 @@ async def test_requests_are_told_and_forgotten(emulator, call):
     assert (status, record["code"], record["effect"]) == (200, "000000", True)
     assert (record["operation"], record["values"]["name"]) == ("CreateGroup", "产品公告")
     assert record["path"] == f"/2013-12-26/Application/{emulator.credentials.app_id}/IM/Group/CreateGroup"
-    assert await call("DELETE", "requests") == (200, [])
+    assert await call("DELETE", "requests") == (200, None)
     assert len(emulator.requests) == 0
     assert group_id in emulator.state.groups
 
@@ -220,7 +220,7 @@ async def test_what_is_said_is_copied_and_told(emulator, call):
     status, told = await call("GET", "deliveries")
     assert (status, [each["message_id"] for each in told]) == (200, [document["message_id"] for _, document in said])
     assert [(each["status"], each["reason"], each["attempt"]) for each in told] == [(200, "", 1)] * 5
-    assert await call("DELETE", "deliveries") == (200, [])
+    assert await call("DELETE", "deliveries") == (200, None)
     assert len(emulator.deliveries) == 0
 
 
@@ -244,7 +244,7 @@ async def test_the_fault_plan_of_copies_is_told_replaced_and_emptied(emulator, c
     assert (await call("PUT", "copy-faults", told)) == (200, told)
     assert (await call("PUT", "copy-faults", {}))[0] == 400
     assert len(list(emulator.copy_faults)) == 1
-    assert await call("DELETE", "copy-faults") == (200, [])
+    assert await call("DELETE", "copy-faults") == (200, None)
     assert list(emulator.copy_faults) == []
 
 

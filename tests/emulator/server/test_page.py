@@ -1,15 +1,15 @@
-"""The emulator's page without a browser: who gets it, on both ports, behind the guard, and what is pushed to it."""
+"""The emulator's page without a browser: who gets it, on both ports, behind the guard, and what it asks for."""
 
 import json
 
 import pytest
 
-from helpers.emulators import client_of
-from helpers.rawclient import JSON, ask, http, signed
-from rbim import GroupType
-from rbim.emulator.exchanges import FEW
-from rbim.emulator.server.commands import ABOUT, ControlContext
-from rbim.emulator.server.console import Console
+from helpers.credentials import TOKEN
+from helpers.emulators import box, client_of
+from helpers.rawclient import JSON, ask, connected, http, signed
+from rbim.emulator.faults import Fault, Latency
+from rbim.emulator.server import page
+from rbim.emulator.server.commands import ABOUT
 from rbim.emulator.server.server import serve
 from rbim.page.assets import SECURITY_HEADERS
 
@@ -65,7 +65,7 @@ async def test_every_answer_below_the_prefix_has_the_headers_that_keep_it_to_its
         http("GET", "/_emulator/static/parts/page.css"),
         http("GET", "/_emulator/static/nothing"),
         http("POST", "/_emulator/static/parts/page.css", b"", JSON),
-        http("POST", "/_emulator/events", b"", JSON),
+        http("POST", "/_emulator/live/0", b"", JSON),
         http("GET", "/", b"", BROWSER),
         http("GET", "/_emulator/", b"", BROWSER, "Sec-Fetch-Site: cross-site"),
         http("GET", "/favicon.ico"),
@@ -80,37 +80,76 @@ async def test_every_answer_below_the_prefix_has_the_headers_that_keep_it_to_its
     assert statuses == [200, 200, 200, 404, 405, 415, 200, 404, 405, 405, 303, 403, 404] * 2
 
 
-async def test_nothing_is_computed_before_someone_watches_and_nothing_afterwards(emulator):
-    console = Console(ControlContext(emulator, None, sign_copies=False, remote_copies=False))
-    encoded = []
-    encode = console._requests.encode
-    console._requests.encode = lambda record: encoded.append(record) or encode(record)
-    async with client_of(emulator) as client:
-        for _ in range(3):
-            await client.groups.create(name="a", type=GroupType.TEMPORARY)
-    assert (encoded, console._requests.count, console.feed._tick) == ([], 0, None)
-    assert len(emulator.asgi.exchanges.slots) == FEW
-    assert [each for each in emulator.asgi.exchanges.slots if each] == []  # its transport keeps none
-    console.feed.tick(1)
-    batch = console.feed.since(None)
-    assert (len(encoded), json.loads(batch.data)["streams"]["requests"]["count"]) == (3, 3)
+async def live(server, position="0"):
+    """Return the answer to what the page asks again and again, and the requests in it."""
+    document = (await ask(server, http("GET", f"/_emulator/live/{position}"))).document
+    return document, document["requests"]
+
+
+async def test_a_page_gets_each_request_once_and_after_a_clearing_a_fresh_start(emulator, server):
+    for number in range(30):
+        await ask(server, signed(emulator, "CreateGroup", name=f"n{number}", type="1"))
+    for port in both(server):
+        document, found = await live(port)
+        assert (document["counts"]["requests"], document["counts"]["groups"]) == (30, 30)
+        assert (found["start"], found["missed"], [each["number"] for each in found["items"]]) == (True, 0, [*range(1, 31)])
+        item = found["items"][7]
+        assert (item["operation"], item["account"], item["code"]) == ("CreateGroup", "admin", "000000")
+        assert dict(item["values"])["name"] == "n7"
+    position = found["position"]
+    await ask(server, signed(emulator, "SearchPublicGroups"))
+    document, found = await live(server, position)
+    assert (found["start"], [each["number"] for each in found["items"]]) == (False, [31])
+    assert (await live(server))[0]["changes"] == document["changes"]
+    emulator.never_logged_in("1009")
+    await ask(server, http("POST", "/_emulator/logins", b'{"account": "1009"}', JSON))
+    assert (await live(server))[0]["changes"] != document["changes"]
+    emulator.requests.clear()
+    await ask(server, signed(emulator, "SearchPublicGroups"))
+    for old in (position, "nonsense", f"{emulator.requests.epoch}-x"):
+        _, found = await live(server, old)
+        assert (found["start"], found["missed"], [each["number"] for each in found["items"]]) == (True, 0, [1])
+    _, found = await live(server, f"{emulator.requests.epoch}-{9**18}")  # ahead
+    assert (found["start"], found["missed"], found["items"]) == (False, 0, [])
+
+
+async def test_the_time_of_an_answer_comes_later_if_the_request_was_listed_without_it(emulator, server):
+    emulator.faults.add(Fault(effect=Latency(5)))
+    async with connected(server) as raw:
+        await raw.send(signed(emulator, "SearchPublicGroups"))
+        while not (found := (await live(server))[1])["items"]:
+            pass
+        assert (found["items"][0]["took"], found["items"][0]["kept"], found["took"]) == (None, True, [])
+        await emulator.advance(5)
+        await raw.head()
+        assert (await live(server, found["position"]))[1]["took"] == [[1, 5.0]]
+
+
+async def test_of_very_many_requests_the_page_gets_the_latest(emulator, server, monkeypatch):
+    monkeypatch.setattr(page, "MOST_REQUESTS", 10)
+    emulator.requests.limit = 50
+    async with client_of(emulator) as client:  # its transport keeps no exchange
+        for _ in range(60):
+            await client.groups.search()
+    _, found = await live(server)
+    assert (found["missed"], [each["number"] for each in found["items"]]) == (50, [*range(51, 61)])
+    assert not any(each["kept"] for each in found["items"])
+    dropped = emulator.requests.count - len(emulator.requests)
+    monkeypatch.setattr(page, "MOST_REQUESTS", 100)
+    assert (await live(server))[1]["missed"] == dropped > 0
 
 
 async def test_values_in_the_list_are_short_and_without_the_token():
-    from helpers.credentials import TOKEN
-    from helpers.emulators import box
-
     emulator = box()
-    console = Console(ControlContext(emulator, None, sign_copies=False, remote_copies=False))
     members = [f"{number:032}" for number in range(40)]
     async with serve(emulator) as server:
         await ask(server, signed(emulator, "InviteJoinGroup", groupId=TOKEN, members=members, confirm="0"))
         await ask(server, http("POST", f"/{TOKEN}/{'x' * 5000}"))
-    console.feed.tick(1)
-    data = console.feed.since(None).data
-    assert TOKEN.encode() not in data
+        _, found = await live(server)
+    data = json.dumps(found, ensure_ascii=False)
+    assert TOKEN not in data
     assert len(data) < 2500
-    invite, unknown = json.loads(data)["streams"]["requests"]["items"]
+    invite, unknown = found["items"]
     assert dict(invite["values"])["members"] == f"{', '.join(members[:3])} … (40)"
     assert "operation" not in unknown
     assert unknown["path"].startswith("/•••/xxx")

@@ -1,9 +1,8 @@
-// The emulator's page: what is pushed goes to the views, and the view that is open asks for the rest.
+// The emulator's page: it asks for counters and new requests again and again, and the view that is open asks for the rest.
 
 import {fill, h} from "../parts/dom.js";
 import {copyButton} from "../parts/copy.js";
 import {notices, warn} from "../parts/notice.js";
-import {watch} from "../parts/stream.js";
 import {tabs} from "../parts/tabs.js";
 import {speech} from "../parts/words.js";
 import {accountsView} from "./accounts.js";
@@ -17,7 +16,8 @@ import {words} from "./words.js";
 import {ask} from "../parts/request.js";
 
 const PAUSE = 500; // milliseconds between two refreshes of a view
-const SLOW = 5000; // and without a known change: what Python code changes directly is not pushed
+const SLOW = 5000; // and without a known change, because Python code can change the state directly
+const PAUSE_LIVE = 500; // milliseconds between an answer and the next question for what is new
 
 const voice = speech(words);
 const {t, number} = voice;
@@ -94,7 +94,7 @@ async function refresh() {
     try {
         await view.refresh();
     } catch {
-        // the stream's state says that there is no connection
+        // the state of the page says that there is no connection
     }
     lastAsked = performance.now();
     setTimeout(() => {
@@ -105,7 +105,34 @@ async function refresh() {
 
 setInterval(() => performance.now() - lastAsked > SLOW && refresh(), SLOW / 5);
 
-// What is pushed.
+// What is new, asked for all the time; not in a hidden tab, which goes on later from where it was.
+
+let position = "0";
+let question = 0;
+let timer = 0;
+
+async function follow() {
+    clearTimeout(timer);
+    const turn = ++question;
+    if (document.hidden) {
+        onState("paused");
+        return;
+    }
+    const levels = await ask("GET", `live/${position}`).catch(() => null);
+    if (turn !== question) return;
+    timer = setTimeout(follow, PAUSE_LIVE);
+    if (levels === null) {
+        onState("lost");
+        return;
+    }
+    onState("open", levels);
+    position = levels.requests.position;
+    if (levels.requests.start) views.requests.clear();
+    views.requests.add(levels.requests, levels.counts.requests);
+    onLevels(levels);
+}
+
+document.addEventListener("visibilitychange", follow);
 
 let changes = "";
 
@@ -115,7 +142,7 @@ function onLevels(levels) {
     for (const id of ["requests", "groups", "tasks"]) bar.badge(id, counts[id] > 0 ? number(counts[id]) : "");
     bar.badge("copies", counts.deliveries > 0 ? number(counts.deliveries) : "");
     bar.badge("faults", counts.faults + counts.copy_faults > 0 ? number(counts.faults + counts.copy_faults) : "");
-    clock.textContent = levels.clock === null ? "" : `${t("emulated time")} ${voice.dateTime(levels.clock)}`;
+    clock.textContent = levels.clock.emulated ? `${t("emulated time")} ${voice.dateTime(levels.clock.now)}` : "";
     for (const view of Object.values(views)) view.onLevels?.(levels);
     showOutage();
     const now = JSON.stringify(levels.changes);
@@ -127,7 +154,7 @@ function onLevels(levels) {
 
 let connection = "";
 
-function onState(now) {
+function onState(now, levels) {
     const [text, kind] = {
         open: [t("live"), "good"],
         lost: [t("live lost"), "bad"],
@@ -137,21 +164,14 @@ function onState(now) {
         state.className = `pill ${kind}`;
         state.textContent = text;
     }
-    if (now === "open" && connection !== "open") learnTime();
+    if (now === "open" && connection !== "open") {
+        // the clock says which second of its own is which moment
+        page.epoch = Date.parse(levels.clock.now) - levels.clock.monotonic * 1000;
+        views.requests.draw();
+    }
     if (now === "lost") views.faults.onLost();
     connection = now;
     showOutage();
-}
-
-/** The clock says which second of its own is which moment. */
-async function learnTime() {
-    try {
-        const {now, monotonic} = await ask("GET", "clock");
-        page.epoch = Date.parse(now) - monotonic * 1000;
-        views.requests.draw();
-    } catch {
-        // the next connection asks again
-    }
 }
 
 let shownOutage = "";
@@ -175,12 +195,4 @@ function showOutage() {
 }
 
 bar.begin();
-watch({
-    url: "events",
-    onLevels,
-    onState,
-    streams: {
-        requests: {onStart: views.requests.clear, onItems: views.requests.add},
-        answers: {onItems: views.requests.answered},
-    },
-});
+follow();

@@ -57,7 +57,8 @@ export function requestsView(page) {
     const numbers = Object.entries(named).map(([name, label]) => h("div", {}, h("dt", {}, label), figures[name]));
     const head = h("div", {class: "card overview"}, h("dl", {class: "figures"}, numbers), rates.element);
 
-    function add(items, {missed, count}) {
+    /** Take what is new: requests, and the times of answers that earlier ones had not had yet. */
+    function add({items, took: times, missed}, all) {
         for (const item of items) {
             second[outcome(item)] += 1;
             if (item.took === null && item.kept) waiting.set(item.number, item);
@@ -65,11 +66,8 @@ export function requestsView(page) {
         }
         if (waiting.size > 1000) waiting.delete(waiting.keys().next().value);
         if (missed > 0) list.missed(missed);
-        list.add(items, {all: count});
-    }
-
-    function answered(answers) {
-        for (const [name, seconds] of answers) {
+        list.add(items, {all});
+        for (const [name, seconds] of times) {
             const item = waiting.get(name);
             if (item === undefined) continue;
             waiting.delete(name);
@@ -114,7 +112,6 @@ export function requestsView(page) {
     return {
         element: h("section", {class: "stack"}, head, list.element),
         add,
-        answered,
         clear,
         draw() {
             for (const item of list.items()) list.update(item);

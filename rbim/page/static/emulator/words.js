@@ -40,7 +40,7 @@ export const words = {
     "equal requests": ["number {n} of equal requests", "相同请求中的第 {n} 次"],
     "no request so far": ["No request so far. Send one from a terminal with the emulator's variables:", "还没有请求。请在设置了模拟器环境变量的终端中发送一个："],
     "copy command": ["Copy the command", "复制命令"],
-    "not kept": ["Headers, body and answer are kept for the latest requests over HTTP: 64 before this page was opened first, 512 since.", "只保留最近的 HTTP 请求的标头、正文和应答：首次打开本页之前 64 个，之后 512 个。"],
+    "not kept": ["Headers, body and answer are kept for the latest requests over HTTP.", "只保留最近的 HTTP 请求的标头、正文和应答。"],
     "request": ["Request", "请求"],
     "body": ["Body", "正文"],
     "answer": ["Answer", "应答"],

@@ -9,7 +9,6 @@ from rbim import CreateGroup, Credentials, Dialect, GroupType, InviteJoinGroup, 
 from rbim.clock import SystemClock
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.server.commands import ControlContext
-from rbim.emulator.server.console import Console
 from rbim.emulator.server.control import ControlApp, guard_of
 from rbim.emulator.server.server import Listener, Protocol
 from rbim.wire.codec import Codec
@@ -103,7 +102,7 @@ def check(data):
         _errors.append(Errors("uvicorn.error", "asyncio", "rbim"))
     emulator, methods = _emulator(), list[str]()
     context = ControlContext(emulator, None, sign_copies=False, remote_copies=False)
-    guarded = ControlApp(context, Console(context), guard_of(()), emulator.asgi)
+    guarded = ControlApp(context, guard_of(()), emulator.asgi)
 
     async def app(scope, receive, send):
         methods.append(scope["method"])

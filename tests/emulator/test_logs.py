@@ -1,7 +1,7 @@
 """The emulator's journal of requests, where it is kept short."""
 
 from rbim import QueryGroupDetail
-from rbim.emulator.request_log import RequestLog
+from rbim.emulator.logs import RequestLog
 
 
 def test_a_journal_with_a_limit_keeps_the_latest_requests_and_goes_on_counting():
