@@ -145,11 +145,11 @@ def _unpacked(read: Callable[[int], bytes], name: str) -> Callable[[int], bytes]
 
 
 class Sheet(NamedTuple):
-    """The cells of a sheet as a person sees them, from its first row on; ``of``: how many sheets its workbook has."""
+    """The cells of a sheet from its first row on, as texts, but for long numbers; ``of``: the sheets of its workbook."""
 
     name: str
     of: int
-    rows: list[list[str]]
+    rows: list[list[str | float]]
 
 
 def sheet_of(head: bytes, read: Callable[[int], bytes], name: str, sheet: str | None) -> Sheet | None:
@@ -238,14 +238,14 @@ def _last_cell(xml: bytes) -> tuple[int, int]:
     return max(sizes, key=lambda size: size[0] * size[1])
 
 
-def _shown(cell: Any) -> str:
-    """Return a cell as a person sees it; of a number of 16 digits or more a spreadsheet keeps only the first 15."""
+def _shown(cell: Any) -> str | float:
+    """Return a cell as a person sees it. A number with more digits than a spreadsheet keeps stays one: no account."""
     if isinstance(cell, bool):
         return str(cell).upper()
     if isinstance(cell, (int, float)):
-        if abs(cell) >= 1e15:  # noqa: PLR2004  # 15 digits
-            return f"{cell:.5E}"
-        return str(int(cell)) if cell == int(cell) else repr(cell)
+        if abs(cell) >= 1e15:  # noqa: PLR2004  # 15 digits are kept
+            return float(cell)
+        return repr(cell).removesuffix(".0")
     return str(cell)
 
 

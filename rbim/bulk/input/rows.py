@@ -139,6 +139,8 @@ def _text(name: str, value: Any, *, allow_damaged: bool) -> tuple[str, str | Non
     """Return the text of a value and None, or any text and the error."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value), None
+    if isinstance(value, float) and abs(value) >= 1e15:  # noqa: PLR2004  # a cell of a workbook
+        return "", f"{name}: {value:.5E} is a rounded number, its digits are lost: enter such numbers as text"
     if not isinstance(value, str):
         return "", f"{name}: invalid value {one_line(repr(value), 40)}: use a string or a whole number"
     text = cleaned(value)

@@ -258,17 +258,33 @@ def test_a_workbook_that_is_cut_off_or_damaged_is_refused_or_read(name, least):
         assert {type(row) for row in rows} <= {Row, BadRow}
 
 
-def test_a_sheet_with_a_cell_far_away_does_not_fill_the_memory():
+def test_lost_digits_of_a_workbook_are_never_accepted():
+    body = (Path(__file__).with_name("corpus") / "openpyxl-long-numbers.xlsx").read_bytes()
+    for found in (read(body), read(body, allow_damaged=True), read(body, allow_damaged=True, group="g1")):
+        assert bad(found)[2] == "account: 1.23457E+18 is a rounded number, its digits are lost: enter such numbers as text"
+        assert Row("g1", "1234567890123456789") in found  # one that was entered as text
+
+
+def changed(name, pattern, by):
+    """Return a workbook of the corpus with other XML in its sheets."""
     made = io.BytesIO()
-    book = Path(__file__).with_name("corpus") / "openpyxl.xlsx"
-    with zipfile.ZipFile(book) as old, zipfile.ZipFile(made, "w") as new:
+    with zipfile.ZipFile(Path(__file__).with_name("corpus") / name) as old, zipfile.ZipFile(made, "w") as new:
         for each in old.namelist():
-            text = old.read(each)
-            if each.startswith("xl/worksheets/"):
-                text = re.sub(rb'<dimension ref="[^"]+"', b'<dimension ref="A1:ZZ1048576"', text)
-                assert b"ZZ1048576" in text
-            new.writestr(each, text)
-    assert "1,048,576 rows and 702 columns" in refused(made.getvalue())
+            text, count = re.subn(pattern, by, old.read(each))
+            assert count or not each.startswith("xl/worksheets/")
+            new.writestr(each, text if each.startswith("xl/worksheets/") else old.read(each))
+    return made.getvalue()
+
+
+def test_a_sheet_with_a_cell_far_away_does_not_fill_the_memory():
+    made = changed("openpyxl.xlsx", rb'<dimension ref="[^"]+"', b'<dimension ref="A1:ZZ1048576"')
+    assert "1,048,576 rows and 702 columns" in refused(made)
+
+
+def test_a_cell_that_is_no_number_although_it_says_so_ends_nothing():
+    for number in (b"NaN", b"inf"):
+        rows = read(changed("openpyxl-long-numbers.xlsx", rb"<v>138\.5</v>", b"<v>%b</v>" % number))
+        assert (len(rows), (5 in bad(rows)), Row("g1", "nan") in rows) == (7, number == b"inf", number == b"NaN")
 
 
 # --- compressed
