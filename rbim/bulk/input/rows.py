@@ -1,11 +1,13 @@
-"""Rows of a job's input: an account and its group, and the checks of their values."""
+"""Rows of a job's input: an account and its group, the checks of their values, and the format to write them back in."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from itertools import compress
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+from attrs import field, frozen
 
 from rbim._support.text import formula_of, one_line
 
@@ -14,8 +16,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 __all__ = [
+    "ADDED",
     "BadRow",
     "Columns",
+    "Format",
     "Row",
     "are_plain",
     "bad_row",
@@ -223,3 +227,23 @@ class Columns(NamedTuple):
         """Return the rows one by one."""
         for group, account, user_name in zip(*self[:3], strict=True):
             yield account if isinstance(account, BadRow) else Row(group, account, user_name)
+
+
+ADDED = ("state", "reason")
+"""The columns that are added when rows are written back; no other column may have these names."""
+
+
+@frozen(kw_only=True)
+class Format:
+    r"""The format in which rows of a file are written back: found when it is read, and kept in the journal.
+
+    ``columns``: the names of those that the file has among ``group``, ``account`` and ``user_name``, in this order.
+    ``delimiter`` is for CSV. ``line_end`` is ``\n``, ``\r\n`` or ``\r``.
+    """
+
+    kind: Literal["csv", "jsonl"] = "csv"
+    encoding: str = "utf-8"
+    bom: bool = False
+    delimiter: str = ","
+    line_end: str = "\n"
+    columns: dict[str, str] = field(factory=lambda: {name: name for name in Row._fields})

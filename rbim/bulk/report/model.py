@@ -230,11 +230,6 @@ class Report(ToDict):
         return str(self.source.get("name") or "")
 
     @property
-    def adds_up(self) -> bool:
-        """Whether every row of the input is counted exactly once."""
-        return self.accounts.adds_up
-
-    @property
     def accounts_per_second(self) -> float:
         """Accounts settled by an answer, per second of running time."""
         return (self.accounts.done + self.accounts.refused) / self.seconds if self.seconds else 0.0
@@ -264,7 +259,7 @@ class Report(ToDict):
             },
             "state": self.state,
             "complete": self.complete,
-            "adds_up": self.adds_up,
+            "adds_up": accounts.adds_up,
             "skipped": {"bad_rows": accounts.bad, "not_sent": accounts.not_sent},
             "in_flight": accounts.in_flight,
             "seconds": _sensible(self.seconds),

@@ -102,7 +102,7 @@ def _accounts(report: Report) -> Iterator[str]:
         if count or not index:
             share = f"{count / accounts.total:7.1%}" if accounts.total else ""
             yield f"  {name:<10} {count:>{width},} {share}   {notes.get(name, '')}"
-    if not report.adds_up:
+    if not accounts.adds_up:
         yield "  These do not add up: another program changed the journal."
 
 

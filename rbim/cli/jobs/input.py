@@ -74,7 +74,7 @@ def open_input(file: str, options: dict[str, Any]) -> Input:
     if file == STANDARD and cast("object", sys.stdin) is None:
         raise InvalidRequest("standard input is closed: give the name of a file", field="file")
     rows = Input(sys.stdin.buffer if file == STANDARD else file, options)
-    _ = rows.format
+    _ = rows.about
     return rows
 
 

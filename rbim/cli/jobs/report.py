@@ -22,10 +22,8 @@ from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Unpack
 
     from rbim.bulk.report.model import Report
-    from rbim.cli.jobs.files import FilesToWrite
 
 __all__ = ["print_report", "print_status", "status_document"]
 
@@ -82,7 +80,7 @@ def _lines(report: Report, *, running: bool) -> list[str]:
     return lines
 
 
-def print_report(journal: Path, *, as_json: bool, **files: Unpack[FilesToWrite]) -> int:
+def print_report(journal: Path, *, as_json: bool, **files: Path | None) -> int:
     """Print the report of the job, write its files, and return the exit code."""
     given = {f"--{name.replace('_', '-')}": str(path) for name, path in files.items() if path is not None}
     piped = [flag for flag, path in given.items() if path == STANDARD and flag != "--plot"]

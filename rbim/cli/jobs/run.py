@@ -308,7 +308,7 @@ def _next_steps(job_run: JobRun, result: _RunResult, report: Report | None) -> l
     if accounts.failed or accounts.unknown:
         text = f"accounts left: {_counted(*again)}. To send them again:"
         steps.append(_NextStep(text, _continued("retry", journal)))
-    if (accounts.refused or accounts.failed or accounts.unknown) and not job_run.files.has_rows:
+    if (accounts.refused or accounts.failed or accounts.unknown) and "--not-done" not in job_run.files.by_flag:
         kind = report.source.get("format", {}).get("kind")
         usual = SUFFIXES.get(kind, ("",))
         suffix = Path(report.source_name.removesuffix(".gz")).suffix
