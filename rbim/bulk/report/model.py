@@ -195,9 +195,9 @@ class Report(ToDict):
     ``state``: ``"loading"`` (the input was not read completely, nothing was sent), ``"running"``, ``"complete"`` or
     ``"incomplete"``. ``done_word``: the word for a done account (``invited``). ``options``, ``chunk`` and ``source``: the
     job's options, its accounts per request, the origin of the rows. ``dialect``: the fields that differ from their defaults,
-    as in ``rbim.toml``. ``reasons`` and ``codes``: the 50 most frequent;
+    as in ``rbim.toml``. ``reasons`` and ``codes``: the 30 most frequent;
     ``reasons_left_off`` counts the others. ``over_time``: at most 120 intervals. ``seconds``: running time of all runs.
-    ``anomalies`` is their number; lists of first entries (``first_bad_rows``) have at most 20. ``erased``: when the accounts
+    ``anomalies`` is their number; lists of first entries (``first_bad_rows``) have at most 10. ``erased``: when the accounts
     were erased (:func:`rbim.bulk.forget_job`), None if they are there; the counts are those from before.
     """
 

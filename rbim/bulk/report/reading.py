@@ -37,17 +37,14 @@ if TYPE_CHECKING:
 
     from rbim.bulk.report.rows import ReportRow
 
-__all__ = ["FIRST", "first_not_done", "read_report"]
+__all__ = ["first_not_done", "read_report"]
 
 R = TypeVar("R")
 
-FIRST = 10
-"""Rows that were not done that a report shows."""
+LISTED = 10
+"""Rows that were not done, anomalies, duplicates and bad rows that a report lists."""
 
-LISTED = 20
-"""Anomalies, duplicates and bad rows that a report lists."""
-
-REASONS = 50
+REASONS = 30
 """Reasons, and codes, that a report lists."""
 
 INTERVALS = 120
@@ -158,7 +155,7 @@ def first_not_done(journal: Path, report: Report) -> list[ReportRow]:
     if report.erased or not accounts.refused + accounts.failed + accounts.unknown + accounts.bad:
         return []
     with closing(open_to_read(journal)) as connection, reading(journal):
-        return list(rows_of(connection, (*NOT_DONE[:3], UNUSABLE), limit=FIRST))
+        return list(rows_of(connection, (*NOT_DONE[:3], UNUSABLE), limit=LISTED))
 
 
 @contextmanager
