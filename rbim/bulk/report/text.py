@@ -136,7 +136,7 @@ def _requests(report: Report) -> Iterator[str]:
         shares = ("50%", times.p50), ("95%", times.p95), ("99%", times.p99), ("all", times.max)
         yield f"  latency: {', '.join(f'{share} within {_duration(value)}' for share, value in shares)}"
     if requests.waited:
-        mean = _duration(requests.mean_wait)
+        mean = _duration(requests.waited / requests.sent)
         yield f"  delayed by rates and halts: {_duration(requests.waited)} in total, {mean} on average"
 
 
