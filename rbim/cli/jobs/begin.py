@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -10,16 +12,18 @@ import anyio
 
 from rbim.bulk.input.content import CHINESE
 from rbim.bulk.job import open_job
-from rbim.cli.command_lines import command_line, same_with
+from rbim.bulk.report.reading import read_report
+from rbim.bulk.run import ANOTHER_JOB
+from rbim.cli.command_lines import command_line, quoted_words, same_with
 from rbim.cli.confirm import at_terminal, confirmed
 from rbim.cli.context import configuration, make_client, pacing, take_shared_rates
-from rbim.cli.errors import print_error, report_error
+from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.folding import fold_for
-from rbim.cli.global_flags import current_flags, with_flag
+from rbim.cli.global_flags import current_flags, given_flags, with_flag
 from rbim.cli.jobs.files import Files
-from rbim.cli.jobs.flags import JOB_FLAGS
 from rbim.cli.jobs.input import SHOWN, STANDARD, journal_beside, line_of, open_input
+from rbim.cli.jobs.journal_errors import explaining
 from rbim.cli.jobs.progress import time_left
 from rbim.cli.jobs.run import JobRun, execute
 from rbim.cli.json_output import show_json
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from rbim.bulk.job import Job
-    from rbim.cli.jobs.flags import InputFlags, PaceFlags, ResultFlags
+    from rbim.cli.jobs.flags import InputFlags, PaceFlags, ResultFlags, StartFlags
     from rbim.cli.jobs.input import Input
     from rbim.client.client import AsyncClient
     from rbim.operations.base import Operation
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["JobCommand", "NoSender", "begin"]
 
 PARTS = {"header", "encoding", "group", "sheet"}  # of an input, with which the message of an error begins
+INPUT_ERRORS = {"source", "max_bad"}  # fields of errors that end the reading of the input
 MOST = max(kind.member_limit for kind in GroupType)
 
 
@@ -56,15 +61,12 @@ class JobCommand(NamedTuple):
     verb: str
     make: Callable[..., Job[Any]]
     file: str
-    chunk: int | None
-    journal: Path | None
-    limit: int | None
-    dry_run: bool
-    check_groups: bool
-    input_flags: InputFlags
-    pace_flags: PaceFlags
-    result_flags: ResultFlags
+    start: StartFlags
+    input: InputFlags
+    pace: PaceFlags
+    results: ResultFlags
     adds: bool = False
+    check_groups: bool = False
     asks_first: bool = False
 
 
@@ -77,45 +79,37 @@ class NoSender:
 
 
 def begin(command: JobCommand) -> int:
-    """Run the command and return the exit code."""
-    name = f"rbim {command.verb}"
+    """Run the command and return the exit code. Raises InvalidRequest."""
+    start = command.start
+    if command.check_groups and not start.dry_run:
+        raise InvalidRequest("--check-groups: it is for a dry run: add --dry-run", field="check_groups")
+    journal = (start.journal or journal_beside(command.file, command.verb)).absolute()
     try:
-        config = configuration()
-        user_name = command.input_flags.user_name or config["user_name"]  # kept in the journal, for a resumed job
-        journal = command.journal or journal_beside(command.file, command.verb)
-        pace = {**_last_pace(journal), **pacing(config)}
-        pace |= command.pace_flags.settings(pace.get("rates", ()))
-        shared = take_shared_rates(pace, ())
-        settings = {**pace, "chunk": command.chunk, "user_name": user_name, "dialect": config.dialect}
-        job = command.make(NoSender(), journal=journal, **settings)
-        if command.check_groups and not command.dry_run:
-            raise InvalidRequest("--check-groups: it is for a dry run: add --dry-run", field="check_groups")
-        limits = Limits(concurrency=job.settings.concurrency, rates=shared)
-        client = make_client(config, limits=limits) if command.check_groups or not command.dry_run else None
-        options = command.input_flags.options()
-        options |= {name: config[name] for name in COLUMNS if options.get(name) is None}
-        with open_input(command.file, options) as rows:
-            if client is None or command.dry_run:
-                return rows.leave(_estimate(command, job, rows, client))
-            source = None if command.file == STANDARD else command.file
-            files = Files(job.journal, source=source, not_done=command.result_flags.not_done)
-            if command.asks_first and not confirmed(f"permanently {_action(command, job, options)}", same_with("--yes")):
-                return rows.leave(JobExit.USAGE)
-            job = command.make(client, journal=journal, **settings)
-            return execute(
-                JobRun(
-                    command=name,
-                    journal=job.journal,
-                    client=client,
-                    dialect=config.dialect,
-                    begin=lambda: job.run(rows, limit=command.limit),
-                    flags=command.result_flags,
-                    files=files,
-                    rows=rows,
-                )
-            )
-    except RbimError as error:
-        return report_error(_explained(error, command), name, flags=JOB_FLAGS)
+        with explaining(journal):
+            config = configuration()
+            user_name = command.input.user_name or config["user_name"]  # kept in the journal, for a resumed job
+            pace = {**_last_pace(journal), **pacing(config)}
+            pace |= command.pace.settings(pace.get("rates", ()))
+            shared = take_shared_rates(pace, ())
+            settings = {**pace, "chunk": start.chunk, "user_name": user_name, "dialect": config.dialect}
+            job = command.make(NoSender(), journal=journal, **settings)
+            limits = Limits(concurrency=job.settings.concurrency, rates=shared)
+            client = make_client(config, limits=limits) if command.check_groups or not start.dry_run else None
+            options = command.input.options()
+            options |= {name: config[name] for name in COLUMNS if options.get(name) is None}
+            with open_input(command.file, options) as rows:
+                if client is None or start.dry_run:
+                    return rows.leave(_estimate(command, job, rows, client))
+                source = None if command.file == STANDARD else command.file
+                files = Files(journal, source=source, not_done=command.results.not_done)
+                if command.asks_first and not confirmed(f"permanently {_action(command, job, options)}", same_with("--yes")):
+                    return rows.leave(JobExit.USAGE)
+                job = command.make(client, journal=journal, **settings)
+                begun = JobRun(journal, client, lambda: job.run(rows, limit=start.limit), command.results, files, rows)
+                return rows.leave(execute(begun))
+    except InvalidRequest as error:
+        _explain(error, command, journal)
+        raise
     except KeyboardInterrupt:
         print_error("nothing was sent: run the same command again")
         return JobExit.INTERRUPTED
@@ -129,23 +123,30 @@ def _last_pace(journal: Path) -> dict[str, Any]:
         last = open_job(NoSender(), journal).settings
     except (InvalidRequest, OSError):  # the run itself says what is wrong with the journal
         return {}
-    max_failures = last.failure_limit.limit
-    return {"rates": last.rates, "concurrency": last.concurrency, "max_failures": max_failures, "patience": last.patience}
+    kept = {name: getattr(last, name) for name in ("rates", "concurrency", "patience")}
+    return kept | {"max_failures": last.failure_limit.limit}
 
 
-def _explained(error: RbimError, command: JobCommand) -> RbimError:
-    """Return the error; what it says about the input names the file.
-
-    If it proposes another encoding, a note has this command with that encoding.
-    """
-    if not isinstance(error, InvalidRequest):
-        return error
+def _explain(error: InvalidRequest, command: JobCommand, journal: Path) -> None:
+    """Let what the error says about the input name the file, and add the next step."""
     if error.field == "encoding" and error.message.endswith(f"--encoding {CHINESE}"):
         error.add_note(command_line(*with_flag(current_flags().words, "--encoding", CHINESE)))
     part, colon, rest = error.message.partition(": ")
     if colon and part in PARTS:
         error.message = f"{'standard input' if command.file == STANDARD else command.file}: {rest}"
-    return error
+    if error.field == ANOTHER_JOB:
+        error.add_note(f"To finish that job:\n{command_line('job', 'resume', journal, *given_flags())}")
+        stem = journal.name.removesuffix(".journal")
+        names = (journal.with_name(f"{stem}.{number}.journal") for number in count(2))
+        unused = quoted_words("--journal", str(next(name for name in names if not name.exists())))
+        error.add_note(f"To begin another job, the same command with: {unused}")
+    if error.field == "journal" and isinstance(error.__cause__, OSError):
+        error.add_note("The journal stands beside the input; --journal PATH names another place.")
+    if error.field in INPUT_ERRORS and not command.start.dry_run:
+        with suppress(InvalidRequest):
+            if read_report(journal).state == "loading":
+                state = "(`rbim job list`: loading, 0 rows): run the same command again, or delete it."
+                error.add_note(f"Nothing was sent. {journal} holds no job yet {state}")
 
 
 def _action(command: JobCommand, job: Job[Any], options: dict[str, Any]) -> str:
@@ -167,11 +168,11 @@ def _estimate(command: JobCommand, job: Job[Any], rows: Input, client: AsyncClie
             warnings = anyio.run(_checked_groups, client, found.accounts_by_group)
     except KeyboardInterrupt:
         return JobExit.INTERRUPTED
-    except InvalidRequest as error:
+    except InvalidRequest:
         sys.stderr.write("".join(f"{line_of(row)}\n" for row in rows.bad))
-        return report_error(_explained(error, command), f"rbim {command.verb}", flags=JOB_FLAGS)
+        raise
     usable = found.rows - found.bad - found.duplicates
-    if command.result_flags.as_json:
+    if command.results.as_json:
         show_json(
             {
                 "rows": found.rows,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +9,10 @@ from rbim.bulk.journal.facts import job_facts
 from rbim.bulk.journal.lock import is_locked
 from rbim.bulk.report.reading import first_not_done, read_report
 from rbim.bulk.report.text import report_text
-from rbim.cli.errors import print_error, report_error
-from rbim.cli.exit_codes import JobExit
 from rbim.cli.folding import fold_for
 from rbim.cli.jobs.files import Files
 from rbim.cli.jobs.input import STANDARD
-from rbim.cli.jobs.journal_errors import explained
+from rbim.cli.jobs.journal_errors import explaining
 from rbim.cli.json_output import show_json
 from rbim.cli.printable import printable
 from rbim.errors import InvalidRequest
@@ -28,22 +25,16 @@ if TYPE_CHECKING:
 __all__ = ["print_report", "print_status", "status_document"]
 
 
-def print_status(journal: Path, *, as_json: bool) -> int:
-    """Print how far the job is and return the exit code."""
+def print_status(journal: Path, *, as_json: bool) -> None:
+    """Print how far the job is. Raises InvalidRequest."""
     journal = journal.absolute()
-    try:
+    with explaining(journal, "status"):
         running = is_locked(journal)
         report = read_report(journal, running=running)
-    except InvalidRequest as error:
-        return report_error(explained(error, journal, "status"), "rbim job status")
-    except sqlite3.Error as error:
-        print_error(f"{journal}: {error}")
-        return JobExit.USAGE
     if as_json:
         show_json(status_document(journal, report, running=running))
     else:
         sys.stdout.write(fold_for(sys.stdout, "".join(f"{line}\n" for line in _lines(report, running=running))))
-    return JobExit.DONE
 
 
 def status_document(journal: Path, report: Report, *, running: bool) -> dict[str, Any]:
@@ -80,16 +71,15 @@ def _lines(report: Report, *, running: bool) -> list[str]:
     return lines
 
 
-def print_report(journal: Path, *, as_json: bool, **files: Path | None) -> int:
-    """Print the report of the job, write its files, and return the exit code."""
+def print_report(journal: Path, *, as_json: bool, **files: Path | None) -> None:
+    """Print the report of the job, and write its files. Raises InvalidRequest."""
     given = {f"--{name.replace('_', '-')}": str(path) for name, path in files.items() if path is not None}
     piped = [flag for flag, path in given.items() if path == STANDARD and flag != "--plot"]
+    if len(flags := [*piped, *(["--json"] if as_json else [])]) > 1:
+        both = f"{' and '.join(flags)}: only one can use standard output; give the others a file name"
+        raise InvalidRequest(both, field=flags[0])
     journal = journal.absolute()
-    flags = [*piped, *(["--json"] if as_json else [])]
-    if len(flags) > 1:
-        print_error(f"{' and '.join(flags)}: only one can use standard output; give the others a file name")
-        return JobExit.USAGE
-    try:
+    with explaining(journal, "report"):
         if given.keys() - {"--plot"}:
             job_facts(journal).require_accounts(journal)
         report = read_report(journal, running=is_locked(journal))
@@ -99,9 +89,3 @@ def print_report(journal: Path, *, as_json: bool, **files: Path | None) -> int:
         elif not piped:
             sys.stdout.write(fold_for(sys.stdout, report_text(report, first_not_done(journal, report))))
         writer.write(report)
-    except InvalidRequest as error:
-        return report_error(explained(error, journal, "report"), "rbim job report")
-    except sqlite3.Error as error:
-        print_error(f"{journal}: {error}")
-        return JobExit.USAGE
-    return JobExit.DONE

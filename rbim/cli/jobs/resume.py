@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from rbim.bulk.job import open_job
 from rbim.bulk.journal.facts import job_facts
 from rbim.bulk.report.reading import read_report
 from rbim.cli.context import configuration, make_client, take_shared_rates
-from rbim.cli.errors import print_error, report_error
-from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs.begin import NoSender
 from rbim.cli.jobs.files import Files
-from rbim.cli.jobs.flags import JOB_FLAGS
-from rbim.cli.jobs.journal_errors import explained, with_flags
+from rbim.cli.jobs.journal_errors import explaining
 from rbim.cli.jobs.run import JobRun, execute
 from rbim.client.limits import Limits
-from rbim.errors import InvalidRequest, RbimError
+from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -33,42 +29,20 @@ STATES = ("failed", "unknown", "refused")  # the states of accounts that a retry
 
 
 def continue_job(
-    journal: Path,
-    verb: str,
-    run: Callable[[Job[Any]], Run],
-    pace_flags: PaceFlags,
-    result_flags: ResultFlags,
-    **more: int | None,
+    journal: Path, verb: str, run: Callable[[Job[Any]], Run], pace_flags: PaceFlags, result_flags: ResultFlags
 ) -> int:
-    """Run the rest of the job and return the exit code; ``more`` are settings of the job, None for those not given."""
-    command = f"rbim job {verb}"
-    dialect = None
-    try:
+    """Run the rest of the job and return the exit code. Raises InvalidRequest."""
+    journal = journal.absolute()
+    with explaining(journal, verb):
         stored = open_job(NoSender(), journal)
         config = configuration()
-        dialect = config.dialect
-        settings = pace_flags.settings([*stored.settings.rates, *(rate for rate in config["rates"] if rate.shared)], **more)
+        settings = pace_flags.settings([*stored.settings.rates, *(rate for rate in config["rates"] if rate.shared)])
         shared = take_shared_rates(settings, config["rates"])
         limits = Limits(concurrency=settings.get("concurrency", stored.settings.concurrency), rates=shared)
         client = make_client(config, limits=limits)
-        job = open_job(client, journal, **settings, dialect=dialect)
-        source = job_facts(job.journal).source.get("path")
-        files = Files(job.journal, source=source, not_done=result_flags.not_done)
-    except RbimError as error:
-        return report_error(explained(with_flags(error, journal, dialect), journal, verb), command, flags=JOB_FLAGS)
-    except sqlite3.Error as error:
-        print_error(f"{journal}: {error}")
-        return JobExit.USAGE
-    job_run = JobRun(
-        command=command,
-        journal=job.journal,
-        client=client,
-        dialect=dialect,
-        begin=lambda: run(job),
-        flags=result_flags,
-        files=files,
-    )
-    return execute(job_run)
+        job = open_job(client, journal, **settings, dialect=config.dialect)
+        files = Files(journal, source=job_facts(journal).source.get("path"), not_done=result_flags.not_done)
+        return execute(JobRun(journal, client, lambda: run(job), result_flags, files))
 
 
 def retried(job: Job[Any], states: Collection[str], reasons: Sequence[str], groups: Sequence[str]) -> Run:
