@@ -35,7 +35,7 @@ from rbim.errors import AuthenticationError, IntermediaryError, InvalidRequest, 
 from rbim.operations.groups import GroupType, QueryGroupDetail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable
     from typing import NoReturn
 
     from rbim.bulk.job import Job
@@ -163,15 +163,16 @@ def _estimate(command: JobCommand, job: Job[Any], rows: Input, client: AsyncClie
     """Print the estimate of the job and return the exit code; ask the platform for the groups if there is a client."""
     try:
         found = anyio.run(job.estimate, rows)
-        warnings = _too_large(found.accounts_by_group) if command.adds else []
-        if client is not None:
-            warnings = anyio.run(_checked_groups, client, found.accounts_by_group)
+        sizes = found.accounts_by_group
+        details = dict.fromkeys(sizes) if client is None else anyio.run(_details, client, sizes)
     except KeyboardInterrupt:
         return JobExit.INTERRUPTED
     except InvalidRequest:
         sys.stderr.write("".join(f"{line_of(row)}\n" for row in rows.bad))
         raise
     usable = found.rows - found.bad - found.duplicates
+    found_warnings = (_warning(group, sizes[group], detail) for group, detail in details.items() if command.adds)
+    warnings = [each for each in found_warnings if each is not None]
     if command.results.as_json:
         show_json(
             {
@@ -221,47 +222,35 @@ class _GroupWarning(NamedTuple):
     cause: str
 
 
-def _too_large(sizes: Mapping[str, int]) -> list[_GroupWarning]:
-    """Return a warning for each group with more accounts than any group can hold."""
-    return [
-        _GroupWarning(group, accounts, None, f"{accounts:,} accounts, but no group holds more than {MOST:,} members")
-        for group, accounts in sizes.items()
-        if accounts > MOST
-    ]
+async def _details(client: AsyncClient, groups: Iterable[str]) -> dict[str, GroupDetail | RbimError | None]:
+    """Ask the platform once for each group, and return its details, or the error if the platform refuses them.
 
-
-async def _checked_groups(client: AsyncClient, sizes: Mapping[str, int]) -> list[_GroupWarning]:
-    """Ask the platform once for each group, and return a warning for each that cannot take its accounts.
-
-    Raises AuthenticationError, and the error of a group that says nothing about the group: no answer of the platform came.
+    Raises any other error: it says nothing about the group, no answer of the platform came.
     """
-    warnings: dict[str, _GroupWarning] = {}
-    operations = (QueryGroupDetail(group_id=group) for group in sizes)
+    details: dict[str, GroupDetail | RbimError | None] = dict.fromkeys(groups)
+    operations = (QueryGroupDetail(group_id=group) for group in groups)
     async with client, fan_out(client, operations) as outcomes:
         async for outcome in outcomes:
-            group = cast("QueryGroupDetail", outcome.operation).group_id
-            if isinstance(outcome, Done):
-                found = _warning_of(group, sizes[group], outcome.answer)
-            else:
-                found = _GroupWarning(group, sizes[group], None, _cause(outcome.error))
-            if found is not None:
-                warnings[group] = found
-    return [warnings[group] for group in sizes if group in warnings]
+            found = outcome.answer if isinstance(outcome, Done) else outcome.error
+            if isinstance(found, RbimError) and (
+                found.outcome is not Outcome.REFUSED or isinstance(found, (AuthenticationError, IntermediaryError))
+            ):
+                raise found
+            details[cast("QueryGroupDetail", outcome.operation).group_id] = found
+    return details
 
 
-def _cause(error: RbimError) -> str:
-    if error.outcome is not Outcome.REFUSED or isinstance(error, (AuthenticationError, IntermediaryError)):
-        raise error
-    return "the platform has no such group" if isinstance(error, NotFound) else f"its details cannot be read: {error}"
-
-
-def _warning_of(group: str, accounts: int, detail: GroupDetail) -> _GroupWarning | None:
-    if detail.count is None or not isinstance(detail.type, GroupType):
-        return next(iter(_too_large({group: accounts})), None)
+def _warning(group: str, accounts: int, detail: GroupDetail | RbimError | None) -> _GroupWarning | None:
+    """Return a warning if a group cannot take its accounts; without its details, if no group holds as many."""
+    if isinstance(detail, NotFound):
+        return _GroupWarning(group, accounts, None, "the platform has no such group")
+    if isinstance(detail, RbimError):
+        return _GroupWarning(group, accounts, None, f"its details cannot be read: {detail}")
+    if detail is None or detail.count is None or not isinstance(detail.type, GroupType):
+        cause = f"{accounts:,} accounts, but no group holds more than {MOST:,} members"
+        return _GroupWarning(group, accounts, None, cause) if accounts > MOST else None
     limit = detail.type.member_limit
     places = max(0, limit - detail.count)
-    if accounts <= places:
-        return None
     state = f"{places:,} places are left" if places else "it is full"
     cause = f"{state} ({detail.count:,} of {limit:,} members), for {accounts:,} accounts; members already there need none"
-    return _GroupWarning(group, accounts, places, cause)
+    return _GroupWarning(group, accounts, places, cause) if accounts > places else None

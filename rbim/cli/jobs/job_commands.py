@@ -41,7 +41,7 @@ job = App(name="job", help=HELP, help_format="markdown")
 
 
 @job.command(name="list", sort_key=0, help_epilogue=LIST_EXITS)
-def list_jobs(folder: Path = HERE, /, *, as_json: Json = False) -> int:
+def list_jobs(folder: Path = HERE, /, *, as_json: Json = False) -> None:
     """List the jobs whose journals are in a folder, the latest first, and whether a process is running them.
 
     Journals are found by their content, not by their names; folders inside are not searched.
@@ -55,7 +55,7 @@ def list_jobs(folder: Path = HERE, /, *, as_json: Json = False) -> int:
     """
     from rbim.cli.jobs.listing import print_jobs
 
-    return print_jobs(folder, as_json=as_json)
+    print_jobs(folder, as_json=as_json)
 
 
 @job.command(sort_key=0, help_epilogue=READ_EXITS)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rbim.bulk.journal.facts import open_to_read
 from rbim.bulk.journal.lock import is_locked
 from rbim.bulk.journal.schema import JOURNAL
 from rbim.bulk.report.reading import read_report
 from rbim.cli.errors import print_error
-from rbim.cli.exit_codes import JobExit
 from rbim.cli.jobs.report import status_document
 from rbim.cli.json_output import show_json
 from rbim.cli.output import print_rows
@@ -19,7 +16,6 @@ from rbim.cli.printable import printable
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from datetime import datetime
     from pathlib import Path
 
     from rbim.bulk.report.model import Report
@@ -34,73 +30,58 @@ COUNTS = ("rows", "done", "left", "refused", "failed", "unknown")
 
 
 class _Found(NamedTuple):
-    """A journal, and its job or the cause why that cannot be read."""
+    """A journal, and its job or the cause why that cannot be read.
+
+    ``latest``: its last run, or else its beginning, in epoch seconds; of an unreadable one the time of the file.
+    """
 
     journal: Path
-    report: Report | None
-    running: bool
+    latest: float
+    report: Report | None = None
+    running: bool = False
     cause: str = ""
 
-    @property
-    def latest(self) -> float:
-        """The time of its last run, or else of its beginning, in epoch seconds; of an unreadable one that of its file."""
-        if self.report is not None:
-            return _latest(self.report).timestamp()
-        try:
-            return self.journal.stat().st_mtime
-        except OSError:
-            return 0.0
 
-
-def print_jobs(folder: Path, *, as_json: bool) -> int:
-    """Print the jobs of a folder and return the exit code."""
+def print_jobs(folder: Path, *, as_json: bool) -> None:
+    """Print the jobs of a folder, the latest first. Raises InvalidRequest."""
     folder = folder.absolute()
     try:
-        journals = [path for path in folder.iterdir() if _is_journal(path)]
+        read = [each for path in folder.iterdir() if (each := _read(path)) is not None]
     except OSError as error:
-        print_error(f"{folder}: cannot be read: {error.strerror or error}")
-        return JobExit.USAGE
-    found = sorted(map(_read, journals), key=lambda each: (-each.latest, each.journal.name))
+        raise InvalidRequest(f"{folder}: cannot be read: {error.strerror or error}", field="folder") from error
+    found = sorted(read, key=lambda each: (-each.latest, each.journal.name))
     if as_json:
         show_json([_document(each) for each in found])
     elif found:
-        _print_jobs(found)
+        print_rows(list(map(_row, found)), numbers=COUNTS, whole=("journal", "last run (UTC)"))
+        for each in found:
+            if each.cause:
+                print_error(f"{each.journal.name}: {each.cause}")
     else:
         sys.stdout.write(f"no journals in {printable(str(folder))}\n")
-    return JobExit.DONE
 
 
-def _is_journal(path: Path) -> bool:
-    """Return whether a file has the mark of a journal, also of a newer version or a damaged one."""
+def _read(path: Path) -> _Found | None:
+    """Return what a file has if it is a journal, also one of a newer version or a damaged one; None for other files."""
     try:
         if not path.is_file():
-            return False
+            return None
         with path.open("rb") as file:
             head = file.read(HEADER)
+        written = path.stat().st_mtime
     except OSError:
-        return False
-    if not head.startswith(SQLITE):
-        return False
-    if any(head[MARK]):
-        return head[MARK] == JOURNAL.mark
-    try:  # the mark of a new journal may still be in its log
-        open_to_read(path).close()
-    except (InvalidRequest, sqlite3.Error, OSError):
-        return False
-    return True
-
-
-def _read(journal: Path) -> _Found:
+        return None
+    if not head.startswith(SQLITE) or head[MARK] not in {JOURNAL.mark, bytes(4)}:
+        return None
     try:
-        running = is_locked(journal)
-        return _Found(journal, read_report(journal, running=running), running)
-    except (InvalidRequest, sqlite3.Error, OSError) as error:
-        cause = str(getattr(error, "message", error)).removeprefix(f"{journal}").lstrip(": ")
-        return _Found(journal, None, running=False, cause=cause)
-
-
-def _latest(report: Report) -> datetime:
-    return report.runs[-1].began if report.runs else report.created
+        running = is_locked(path)
+        report = read_report(path, running=running)
+    except (InvalidRequest, OSError) as error:
+        if head[MARK] != JOURNAL.mark:  # only the mark of a new journal may still be in its log
+            return None
+        return _Found(path, written, cause=str(getattr(error, "message", error)).removeprefix(f"{path}").lstrip(": "))
+    latest = report.runs[-1].began if report.runs else report.created
+    return _Found(path, latest.timestamp(), report, running)
 
 
 def _document(found: _Found) -> dict[str, Any]:
@@ -109,23 +90,13 @@ def _document(found: _Found) -> dict[str, Any]:
     return status_document(found.journal, found.report, running=found.running)
 
 
-def _print_jobs(found: list[_Found]) -> None:
-    rows: list[dict[str, str]] = []
-    for each in found:
-        row = {"journal": each.journal.name, "operation": "", "state": "unreadable"}
-        row |= dict.fromkeys((*COUNTS, "last run (UTC)"), "")
-        if each.report is not None:
-            counts = zip(COUNTS, (f"{number:,}" for number in _numbers(each.report)), strict=True)
-            row |= {"operation": each.report.operation, "state": each.report.state, **dict(counts)}
-            row["last run (UTC)"] = f"{_latest(each.report):%Y-%m-%d %H:%M}"
-        rows.append(row)
-    print_rows(rows, numbers=COUNTS, whole=("journal", "last run (UTC)"))
-    for each in found:
-        if each.cause:
-            print_error(f"{each.journal.name}: {each.cause}")
-
-
-def _numbers(report: Report) -> tuple[int, ...]:
-    """Return the numbers of ``COUNTS``."""
-    a = report.accounts
-    return a.total, a.done, a.not_sent, a.refused, a.failed, a.unknown
+def _row(found: _Found) -> dict[str, str]:
+    row = {"journal": found.journal.name, "operation": "", "state": "unreadable"}
+    row |= dict.fromkeys((*COUNTS, "last run (UTC)"), "")
+    if (report := found.report) is not None:
+        a = report.accounts
+        numbers = (a.total, a.done, a.not_sent, a.refused, a.failed, a.unknown)
+        row |= {"operation": report.operation, "state": report.state}
+        row |= {name: f"{number:,}" for name, number in zip(COUNTS, numbers, strict=True)}
+        row["last run (UTC)"] = f"{report.runs[-1].began if report.runs else report.created:%Y-%m-%d %H:%M}"
+    return row
