@@ -147,23 +147,23 @@ class RowFile:
                 while block and len(columns.accounts) < BATCH:
                     columns.extend(self._columns(*block))
                     block = next(self._blocks, None)
-                found: list[int] = []
+                found: list[BadRow] = []
                 if BadRow in set(map(type, columns.accounts)):
-                    found = [place for place, each in enumerate(columns.accounts, 1) if isinstance(each, BadRow)]
-                self._note(columns)
-                if isinstance(limit, int) and bad + len(found) > limit:
-                    first = f"the first {limit + 1:,} among {count + found[limit - bad]:,} rows"
-                    raise self._too_many(f"more than {limit:,} rows are invalid, {first}")
+                    found = [each for each in columns.accounts if isinstance(each, BadRow)]
+                self._note(columns, found)
                 count, bad = count + len(columns.accounts), bad + len(found)
+                share = f"{bad:,} of {'the first ' if block else ''}{count:,} rows are invalid"
+                if isinstance(limit, int) and bad > limit:
+                    raise self._too_many(f"{share}, more than {limit:,}")
                 if not block and isinstance(limit, float) and bad > limit * count:
-                    raise self._too_many(f"{bad:,} of {count:,} rows are invalid, more than {limit:.4g} of all")
+                    raise self._too_many(f"{share}, more than {limit:.4g} of all")
                 yield columns
         except OSError as error:
             raise self._unreadable(error) from error
         finally:
             self.close()
 
-    def _note(self, columns: Columns) -> None:
+    def _note(self, columns: Columns, bad: list[BadRow]) -> None:
         """Look at rows before they are yielded, or are too bad to be."""
 
     def _too_many(self, what: str) -> InvalidRequest:

@@ -78,14 +78,9 @@ class InputFlags:
         """Return the options for RowFile. Raises InvalidRequest."""
         if self.no_header and self.header_line is not None:
             raise InvalidRequest("--no-header and --header-line: give one of them", field="header")
-        return {
-            "group": self.group,
-            "encoding": self.encoding,
-            "sheet": self.sheet,
+        names = ("group", "encoding", "sheet", "group_column", "account_column", "allow_damaged")
+        return {name: getattr(self, name) for name in names} | {
             "header": 0 if self.no_header else self.header_line,
-            "group_column": self.group_column,
-            "account_column": self.account_column,
-            "allow_damaged": self.allow_damaged,
             "max_bad": None if self.max_bad is None else _limit(self.max_bad, "max_bad"),
         }
 

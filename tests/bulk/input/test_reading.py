@@ -459,8 +459,8 @@ def test_as_many_bad_rows_as_allowed_are_read(limit, sound, damaged):
 @each_row(
     "limit, sound, damaged, message",
     [
-        (0, 5, 1, "more than 0 rows are invalid, the first 1 among 6 rows"),
-        (2, 5, 9, "more than 2 rows are invalid, the first 3 among 8 rows"),
+        (0, 5, 1, "1 of 6 rows are invalid, more than 0 "),
+        (2, 5, 9, "9 of 14 rows are invalid, more than 2 "),
         (0.25, 2, 2, "2 of 4 rows are invalid, more than 0.25 of all"),
         (0.0, 3, 1, "1 of 4 rows are invalid, more than 0 of all"),
     ],
