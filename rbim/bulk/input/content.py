@@ -23,7 +23,6 @@ __all__ += ["require_text", "sheet_of"]
 
 CHINESE = "gb18030"
 UTF_16 = "utf-16"
-_ASCII = "".join(map(chr, range(32, 127))) + "\t\r\n"
 
 MAX_LINE = 1 << 20
 """Characters of a line, at most, without its end."""
@@ -254,26 +253,19 @@ def _shown(cell: Any) -> str | float:
 # ------------------------------------------------------------------------------ text
 
 
-def codec(name: str) -> str:
-    """Return Python's name of an encoding that can be read line by line. Raises InvalidRequest.
-
-    These encode ASCII characters as ASCII bytes (UTF-8, GB18030, GBK, Big5, Latin-1, ...), so UTF-16 does not.
-    ``utf-8-sig`` gives UTF-8: a byte order mark is always recognised.
-    """
+def codec(name: str | None) -> str:
+    """Return Python's name of an encoding, by default UTF-8. Raises InvalidRequest for one that is not read."""
     try:
-        found = codecs.lookup(name).name
-        usable = _ASCII.encode(found.removesuffix("-sig")) == _ASCII.encode("ascii")
+        found = codecs.lookup("utf-8" if name is None else name).name.removesuffix("-sig")
     except (LookupError, TypeError, ValueError):
+        found = ""
+    if found not in {"utf-8", "gbk", "gb2312", CHINESE}:
         raise InvalidRequest(
-            f"encoding: unknown encoding {name!r}: use utf-8 or gb18030, for example", field="encoding"
-        ) from None
-    if not usable:
-        raise InvalidRequest(
-            f"encoding: {found} cannot be read line by line; convert the file first (iconv -f {found} -t utf-8); "
-            "UTF-16 that begins with its byte order mark is read without a flag",
+            f"encoding: {name!r} is not read: use utf-8 or {CHINESE}, or convert the input first (iconv -t utf-8); UTF-16 "
+            "that begins with its byte order mark is read without a flag",
             field="encoding",
         )
-    return found.removesuffix("-sig")
+    return found if found == "utf-8" else CHINESE  # of which the other ones are parts
 
 
 def encoding_of(head: bytes, encoding: str) -> str:
@@ -348,6 +340,6 @@ def require_text(lines: list[str], encoding: str, name: str) -> None:
         )
     if NOT_DECODED.search(first) or re.search(r"[\0-\x08\x0e-\x1f]", first):
         raise InvalidRequest(
-            f"{name}: the first line is not {encoding}: the input is no text, or in another encoding: name it (--encoding)",
+            f"{name}: the first line is not {encoding}: the input is no text, or in another encoding: convert it to UTF-8",
             field="encoding",
         )

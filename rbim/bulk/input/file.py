@@ -59,10 +59,6 @@ def _limit(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
         )
 
 
-def _to_codec(value: str | None) -> str:
-    return codec("utf-8" if value is None else value)
-
-
 @define(eq=False)
 class RowFile:
     """Read a file, or a stream of bytes (``sys.stdin.buffer``), as ``Row | BadRow``, in bounded memory.
@@ -71,7 +67,7 @@ class RowFile:
     JSON array, or a workbook (xlsx, xls, ods; the extra ``excel``); each of them may be compressed with gzip. Anything else
     is refused. Workbooks and JSON arrays are read into memory as a whole.
 
-    ``encoding``: default UTF-8 (``gb18030`` for exports of Chinese spreadsheets), with or without a byte order mark; UTF-16
+    ``encoding``: UTF-8 (default) or ``gb18030`` (exports of Chinese spreadsheets), with or without a byte order mark; UTF-16
     is read if it has its mark. The delimiter of CSV is one of ``,`` ``;`` tab ``|``, by the header, or that of a first line
     ``sep=``. ``sheet``: the name of a workbook's sheet; default: the first one.
 
@@ -94,7 +90,7 @@ class RowFile:
     """
 
     source: str | PathLike[str] | BinaryIO
-    encoding: str = field(default=None, kw_only=True, converter=_to_codec)
+    encoding: str = field(default=None, kw_only=True, converter=codec)
     sheet: str | None = field(default=None, kw_only=True)
     header: int | None = field(default=None, kw_only=True, validator=or_none(whole_number))
     group: str | None = field(default=None, kw_only=True, converter=_to_group)

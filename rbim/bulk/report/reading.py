@@ -6,9 +6,8 @@ statement, whose columns are the fields of its entries.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,7 +32,8 @@ from rbim.bulk.work import AccountState
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    import sqlite3
+    from collections.abc import Callable
 
     from rbim.bulk.report.rows import ReportRow
 
@@ -135,17 +135,15 @@ _DUPLICATES = """
 _BAD_ROWS = "SELECT line, reason, raw FROM bad_row ORDER BY rowid LIMIT :listed"
 
 
-def read_report(journal: str | Path | sqlite3.Connection, *, running: bool = False) -> Report:
+def read_report(journal: str | Path, *, running: bool = False) -> Report:
     """Read the report of a job from its journal; ``running``: whether the job runs now (default: False).
 
     The file is opened read-only, and all figures are of one moment, also while the job runs. Raises InvalidRequest if the
     file does not exist or is not a job's journal.
     """
-    if isinstance(journal, sqlite3.Connection):
-        with _read_transaction(journal):
-            return _read(journal, Path("the journal"), running=running)
     path = Path(journal)
-    with closing(open_to_read(path)) as connection, reading(path), _read_transaction(connection):
+    with closing(open_to_read(path)) as connection, reading(path):
+        connection.execute("BEGIN")
         return _read(connection, path, running=running)
 
 
@@ -158,22 +156,10 @@ def first_not_done(journal: Path, report: Report) -> list[ReportRow]:
         return list(rows_of(connection, (*NOT_DONE[:3], UNUSABLE), limit=LISTED))
 
 
-@contextmanager
-def _read_transaction(connection: sqlite3.Connection) -> Generator[None]:
-    if connection.in_transaction:
-        yield
-        return
-    connection.execute("BEGIN")
-    try:
-        yield
-    finally:
-        connection.execute("ROLLBACK")  # nothing was written
-
-
 def _read(connection: sqlite3.Connection, path: Path, *, running: bool) -> Report:
     facts = facts_in(connection)
     if facts is None:
-        raise InvalidRequest("the journal holds no job: begin one first", field="journal")
+        raise InvalidRequest(f"{path}: the journal holds no job: begin one first", field="journal")
     facts.require_erased_completely(path)
     ((done_word,),) = connection.execute("SELECT name FROM account_state WHERE id = ?", (AccountState.DONE,))
     states = Counter(dict(connection.execute("SELECT state, count(*) FROM account GROUP BY state")))

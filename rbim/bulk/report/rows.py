@@ -140,9 +140,6 @@ def write_csv(stream: IO[bytes], rows: Iterable[ReportRow], *, mark: bool) -> No
 MAX_REASON = 500
 """Characters of a reason that are written."""
 
-UNICODE = {"utf-8", "gb18030"}
-"""Encodings that have every character."""
-
 
 def write_rows(stream: IO[bytes], form: Format, rows: Iterable[ReportRow]) -> None:
     """Write rows in the format of their input, with two more columns, state and reason.
@@ -150,7 +147,6 @@ def write_rows(stream: IO[bytes], form: Format, rows: Iterable[ReportRow]) -> No
     RowFile can read the file with the options of the input; CSV always has a header. Accounts and groups are never altered:
     also those that begin with ``= + - @`` are cells of the user's own input, and with an apostrophe an account would be
     another one for other programs. A reason that a spreadsheet would evaluate gets an apostrophe (not in JSONL).
-    Characters of it that the encoding does not have are escaped.
     """
     text = getwriter(form.encoding)(stream)
     write = csv.writer(text, delimiter=form.delimiter, lineterminator=form.line_end).writerow
@@ -158,8 +154,7 @@ def write_rows(stream: IO[bytes], form: Format, rows: Iterable[ReportRow]) -> No
     @lru_cache(maxsize=1000)
     def shown(reason: str) -> str:
         line = one_line(reason, MAX_REASON)
-        line = no_formula(line) if form.kind == "csv" else line
-        return line.encode(form.encoding, "backslashreplace").decode(form.encoding)
+        return no_formula(line) if form.kind == "csv" else line
 
     if form.bom:
         text.write("\ufeff")
@@ -172,4 +167,4 @@ def write_rows(stream: IO[bytes], form: Format, rows: Iterable[ReportRow]) -> No
         if form.kind == "csv":
             write(document.values())
         else:
-            text.write(json.dumps(document, ensure_ascii=form.encoding not in UNICODE) + form.line_end)
+            text.write(json.dumps(document, ensure_ascii=False) + form.line_end)

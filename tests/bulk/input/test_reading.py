@@ -204,7 +204,7 @@ SOUP = st.lists(
 
 @given(
     body=st.binary(max_size=300) | SOUP,
-    encoding=st.sampled_from([None, "gb18030", "latin-1", "gbk"]),
+    encoding=st.sampled_from([None, "gb18030"]),
     group=st.none() | st.just("g"),
     header=st.sampled_from([None, 0, 1, 2]),
 )
@@ -521,8 +521,8 @@ def test_an_acting_account_in_chinese_is_found():
         ("1001,x\n1002,y\n", {"header": 0, "group": "g"}, ["no column 'account' among '1', '2'", "--account-column"]),
         ("a,b\n1,2\n", {"header": 9}, ["line 9", "no header"]),
         ('"account,group\n', {}, ["not valid CSV", '"account,group']),
-        (b"\xef\xbb\xbfaccount,group", {"encoding": "gbk"}, ["UTF-8", "gbk", "--encoding"]),
-        (b"\xff\xfeacc,\n", {"encoding": "latin-1"}, ["no column"]),
+        (b"\xef\xbb\xbfaccount,group", {"encoding": "gbk"}, ["UTF-8", "gb18030", "--encoding"]),
+        (b"\xff\xfeacc,\n", {"encoding": "gb18030"}, ["no column"]),
         ("group,reason\n", {"account_column": "reason"}, ["different names"]),
         ("\n \r\n\t\n", {}, ["the input is empty"]),
         ("[]", {}, ["nothing is in the array"]),
@@ -581,18 +581,10 @@ def test_options_are_checked(options):
 # --- encodings
 
 
-@each_row("name", ["utf-16", "utf-32", "utf-7", "cp037", "rot13", "hex", "punycode", "idna", "nope", "", "a\0b", 5, None])
-def test_encodings_that_lines_cannot_be_read_in_are_refused(name):
-    with pytest.raises(InvalidRequest) as caught:
-        codec(name)
-    assert caught.value.field == "encoding"
-
-
-def test_a_reason_has_escapes_where_an_encoding_has_no_characters():
-    for kind, account, body in [
-        ("csv", "é", b"\ng,\xe9,,refused,\\u4e0d\n"),
-        ("jsonl", "张", b'{"group": "g", "account": "\\u5f20", "state": "refused", "reason": "\\\\u4e0d"}\n'),
-    ]:
-        out = io.BytesIO()
-        write_rows(out, Format(kind=kind, encoding="latin-1"), [ReportRow(1, "g", account, "", "refused", "不")])
-        assert out.getvalue().endswith(body)
+def test_other_encodings_are_refused_and_names_of_the_same_one_are_known():
+    for name in ("utf-16", "utf-32", "utf-7", "cp037", "latin-1", "big5", "rot13", "nope", "", "a\0b", 5):
+        with pytest.raises(InvalidRequest, match="iconv") as caught:
+            codec(name)
+        assert (name, caught.value.field) == (name, "encoding")
+    assert {codec(name) for name in (None, "utf-8", "UTF8", "utf-8-sig")} == {"utf-8"}
+    assert {codec(name) for name in ("gb18030", "GBK", "cp936", "gb2312")} == {"gb18030"}
