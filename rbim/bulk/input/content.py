@@ -87,29 +87,29 @@ NOT_DECODED = re.compile("[\udc80-\udcff]")
 """A byte that is not of the encoding, as ``surrogateescape`` gives it."""
 
 
-def _refusal(name: str, what: str, next_step: str) -> InvalidRequest:
+def _refusal(what: str, next_step: str) -> InvalidRequest:
     """Return the error about an input that is something else."""
-    return InvalidRequest(f"{name}: this is {what}: {next_step}", field="source")
+    return InvalidRequest(f"this is {what}: {next_step}", field="source")
 
 
 # ------------------------------------------------------------------------------ bytes
 
 
-def opened(read: Callable[[int], bytes], name: str) -> tuple[bytes, Callable[[int], bytes]]:
+def opened(read: Callable[[int], bytes]) -> tuple[bytes, Callable[[int], bytes]]:
     """Return the first bytes, and a function that reads all of them from the beginning, unpacked if they are gzip.
 
     Raises InvalidRequest for what is neither text nor a workbook.
     """
     head, rest = _from_beginning(read)
-    if head.startswith(GZIP):
-        head, rest = _from_beginning(_unpacked(rest, name))
-        name = f"{name} (unpacked)"
+    packed = head.startswith(GZIP)
+    if packed:
+        head, rest = _from_beginning(_unpacked(rest))
         if head.startswith(GZIP):
-            raise _refusal(name, "compressed twice with gzip", "unpack it first (gzip -dc)")
+            raise _refusal("compressed twice with gzip", "unpack it first (gzip -dc)")
     begin = head.replace(b"\0", b"")
     for form, what, next_step in NO_ROWS:
         if form.match(begin):
-            raise _refusal(name, what, next_step)
+            raise _refusal(f"{what} in a gzip file" if packed else what, next_step)
     return head, rest
 
 
@@ -121,7 +121,7 @@ def _from_beginning(read: Callable[[int], bytes]) -> tuple[bytes, Callable[[int]
     return head, lambda size: left.pop() if left else read(size)
 
 
-def _unpacked(read: Callable[[int], bytes], name: str) -> Callable[[int], bytes]:
+def _unpacked(read: Callable[[int], bytes]) -> Callable[[int], bytes]:
     class Packed:
         """The file that GzipFile asks for."""
 
@@ -138,9 +138,9 @@ def _unpacked(read: Callable[[int], bytes], name: str) -> Callable[[int], bytes]
         try:
             return packed.read1(size)
         except EOFError as error:
-            raise _refusal(name, "a gzip file that is cut off", "copy or compress it again") from error
+            raise _refusal("a gzip file that is cut off", "copy or compress it again") from error
         except (BadGzipFile, zlib.error) as error:
-            raise _refusal(name, f"a gzip file that is damaged ({error})", "copy or compress it again") from error
+            raise _refusal(f"a gzip file that is damaged ({error})", "copy or compress it again") from error
 
     return unpack
 
@@ -153,7 +153,7 @@ class Sheet(NamedTuple):
     rows: list[list[str | float]]
 
 
-def sheet_of(head: bytes, read: Callable[[int], bytes], name: str, sheet: str | None) -> Sheet | None:
+def sheet_of(head: bytes, read: Callable[[int], bytes], sheet: str | None) -> Sheet | None:
     """Return a sheet of a workbook, or None if it is no workbook.
 
     ``sheet``: its name (default: the first one). Raises InvalidRequest.
@@ -162,32 +162,32 @@ def sheet_of(head: bytes, read: Callable[[int], bytes], name: str, sheet: str | 
         return None
     data = b"".join(iter(lambda: read(BLOCK), b""))
     if head.startswith(ZIP):
-        data = _checked_zip(data, name)
+        data = _checked_zip(data)
     elif OF_ERROR_IN_XLS.search(data):
-        raise _refusal(name, "an xls workbook with errors in cells (#N/A, #REF!)", "correct them, or save it as xlsx")
+        raise _refusal("an xls workbook with errors in cells (#N/A, #REF!)", "correct them, or save it as xlsx")
     try:
         from python_calamine import CalamineWorkbook, PasswordError
     except ModuleNotFoundError:
         needed = missing_extra("a spreadsheet", "python-calamine", "excel")
-        raise InvalidRequest(f"{name}: {needed}; or {AS_CSV}", field="source") from None
+        raise InvalidRequest(f"{needed}; or {AS_CSV}", field="source") from None
     try:
         book = CalamineWorkbook.from_filelike(BytesIO(data))
         names = book.sheet_names
         chosen = sheet if sheet is not None else names[0]
         found = book.get_sheet_by_name(chosen).to_python(skip_empty_area=False) if chosen in names else None
     except PasswordError:
-        raise _refusal(name, "a workbook with a password", "save it without one") from None
+        raise _refusal("a workbook with a password", "save it without one") from None
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # the library's, no Exception
             raise
-        raise _refusal(name, f"an Office document that has no readable sheet ({error})", AS_CSV) from None
+        raise _refusal(f"an Office document that has no readable sheet ({error})", AS_CSV) from None
     if found is None:
         among = ", ".join(map(repr, names))
-        raise InvalidRequest(f"sheet: no sheet {chosen!r} among {among}: name one with --sheet", field="sheet")
+        raise InvalidRequest(f"no sheet {chosen!r} among {among}: name one with --sheet", field="sheet")
     return Sheet(chosen, len(names), [[_shown(cell) for cell in row] for row in cast("list[list[Any]]", found)])
 
 
-def _checked_zip(data: bytes, name: str) -> bytes:
+def _checked_zip(data: bytes) -> bytes:
     """Return a workbook whose errors are texts; the library reads them as empty cells.
 
     Raises InvalidRequest if a zip file is no workbook, or if one of its sheets is too large for the memory.
@@ -200,7 +200,7 @@ def _checked_zip(data: bytes, name: str) -> bytes:
                 word = any(each.startswith("word/") for each in inside)
                 binary = "xl/workbook.bin" in inside
                 what = "a Word document" if word else "a binary workbook (xlsb)" if binary else "a zip archive"
-                raise _refusal(name, what, EXPORT if word else SAVE_AGAIN if binary else UNPACK)
+                raise _refusal(what, EXPORT if word else SAVE_AGAIN if binary else UNPACK)
             for sheet in inside:
                 if sheet != "content.xml" and not re.fullmatch(r"xl/worksheets/[^/]+\.xml", sheet):
                     continue
@@ -208,7 +208,7 @@ def _checked_zip(data: bytes, name: str) -> bytes:
                 rows, columns = _last_cell(xml)
                 if rows * columns > MAX_CELLS:
                     what = f"a workbook with a sheet of {rows:,} rows and {columns:,} columns"
-                    raise _refusal(name, what, "delete what is far from the table, or save as CSV")
+                    raise _refusal(what, "delete what is far from the table, or save as CSV")
                 text = OF_ERROR.sub(rb"\1str\2", OF_ERROR_IN_ODS.sub(b"", xml))
                 if text != xml:
                     errors[sheet] = text
@@ -221,7 +221,7 @@ def _checked_zip(data: bytes, name: str) -> bytes:
     except (BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
         if isinstance(error, InvalidRequest):
             raise
-        raise _refusal(name, "a zip file that is cut off or damaged", "copy it again") from None
+        raise _refusal("a zip file that is cut off or damaged", "copy it again") from None
     return changed.getvalue()
 
 
@@ -275,12 +275,12 @@ def encoding_of(head: bytes, encoding: str) -> str:
     even, odd = head[:16:2], head[1:16:2]
     if len(odd) > 1 and any(not any(each) and all(other) for each, other in ((even, odd), (odd, even))):
         raise InvalidRequest(
-            "encoding: the input is UTF-16 without its mark: convert it (iconv -f utf-16le -t utf-8), or save it as UTF-8",
+            "the input is UTF-16 without its mark: convert it (iconv -f utf-16le -t utf-8), or save it as UTF-8",
             field="encoding",
         )
     if head.startswith(codecs.BOM_UTF8) and encoding != "utf-8":
         raise InvalidRequest(
-            f"encoding: the input begins with the byte order mark of UTF-8, but {encoding} was requested (--encoding)",
+            f"the input begins with the byte order mark of UTF-8, but {encoding} was requested (--encoding)",
             field="encoding",
         )
     return encoding
@@ -327,19 +327,19 @@ def _as_chinese(text: str, encoding: str) -> str:
     return found if common and cleaned(found).isprintable() else ""
 
 
-def require_text(lines: list[str], encoding: str, name: str) -> None:
+def require_text(lines: list[str], encoding: str) -> None:
     """Raise InvalidRequest if the first lines, of which the first is not blank, are not text in the encoding."""
     first, second = cleaned(lines[0]), cleaned("".join(lines[1:2]))
     if chinese := _as_chinese(first, encoding) if NOT_DECODED.search(first) else "":
         row = _as_chinese(second, encoding)
         raise InvalidRequest(
-            f"{name}: the first line is not {encoding}. As {CHINESE} it is {excerpt_of(chinese)!r}"
+            f"the first line is not {encoding}. As {CHINESE} it is {excerpt_of(chinese)!r}"
             + (f", and the next line is {excerpt_of(row)!r}" if row else "")
             + f". If this is right: --encoding {CHINESE}",
             field="encoding",
         )
     if NOT_DECODED.search(first) or re.search(r"[\0-\x08\x0e-\x1f]", first):
         raise InvalidRequest(
-            f"{name}: the first line is not {encoding}: the input is no text, or in another encoding: convert it to UTF-8",
+            f"the first line is not {encoding}: the input is no text, or in another encoding: convert it to UTF-8",
             field="encoding",
         )

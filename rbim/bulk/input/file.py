@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing, contextmanager
 from io import TextIOBase
 from itertools import chain, islice
 from pathlib import Path
@@ -28,7 +29,7 @@ from rbim.errors import InvalidRequest
 from rbim.validators import one_of, or_none, whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from os import PathLike
     from types import TracebackType
     from typing import Self
@@ -111,7 +112,7 @@ class RowFile:
         """Name of the source: the path, or the name of the stream."""
         if hasattr(self.source, "read"):
             name = getattr(self.source, "name", None)
-            return name if isinstance(name, str) else "the input"
+            return "standard input" if name == "<stdin>" else name if isinstance(name, str) else "the input"
         return str(self.source)
 
     @property
@@ -136,7 +137,7 @@ class RowFile:
         self._begin()
         count = bad = 0
         limit: Any = self.max_bad  # a count, or a share of the rows
-        try:
+        with closing(self), self._naming():
             block = next(self._blocks, None)
             while block:
                 columns = Columns([], [], [], [])
@@ -150,20 +151,13 @@ class RowFile:
                 count, bad = count + len(columns.accounts), bad + len(found)
                 share = f"{bad:,} of {'the first ' if block else ''}{count:,} rows are invalid"
                 if isinstance(limit, int) and bad > limit:
-                    raise self._too_many(f"{share}, more than {limit:,}")
+                    raise _too_many(f"{share}, more than {limit:,}")
                 if not block and isinstance(limit, float) and bad > limit * count:
-                    raise self._too_many(f"{share}, more than {limit:.4g} of all")
+                    raise _too_many(f"{share}, more than {limit:.4g} of all")
                 yield columns
-        except OSError as error:
-            raise self._unreadable(error) from error
-        finally:
-            self.close()
 
     def _note(self, columns: Columns, bad: list[BadRow]) -> None:
         """Look at rows before they are yielded, or are too bad to be."""
-
-    def _too_many(self, what: str) -> InvalidRequest:
-        return InvalidRequest(f"{self.name}: {what} (--max-bad): correct them, or allow more", field="max_bad")
 
     def __enter__(self) -> Self:
         return self
@@ -179,48 +173,47 @@ class RowFile:
         if self._opened is not None:
             self._opened.close()
 
-    def _begin(self) -> None:
-        """Open the file, and find the columns and the format, unless that was done."""
-        if self._about:
-            return
+    @contextmanager
+    def _naming(self) -> Generator[None]:
+        """Let errors of the block name the input, and close it then."""
         try:
-            self._read_beginning()
+            yield
         except OSError as error:
             self.close()
-            raise self._unreadable(error) from error
-        except InvalidRequest:
+            raise InvalidRequest(f"{self.name}: cannot be read: {error.strerror or error}", field="source") from error
+        except InvalidRequest as error:
             self.close()
-            raise
+            raise InvalidRequest(f"{self.name}: {error.message}", field=error.field) from error.__cause__
+
+    def _begin(self) -> None:
+        """Open the file, and find the columns and the format, unless that was done."""
+        if not self._about:
+            with self._naming():
+                self._read_beginning()
 
     def _reader(self) -> Callable[[int], bytes]:
         stream = self.source
         if isinstance(stream, TextIOBase):
-            raise InvalidRequest(
-                "source: a text stream cannot be read: use a stream of bytes (sys.stdin.buffer)", field="source"
-            )
+            raise InvalidRequest("a text stream cannot be read: use a stream of bytes (sys.stdin.buffer)", field="source")
         if not hasattr(stream, "read"):
             try:
                 self._opened = stream = Path(cast("str", stream)).open("rb")  # noqa: SIM115  # close() closes it
             except (OSError, ValueError) as error:
-                raise InvalidRequest(
-                    f"{self.name}: cannot be opened: {getattr(error, 'strerror', None) or error}", field="source"
-                ) from error
+                cause = getattr(error, "strerror", None) or error
+                raise InvalidRequest(f"cannot be opened: {cause}", field="source") from error
         return cast("Callable[[int], bytes]", getattr(stream, "read1", cast("BinaryIO", stream).read))
-
-    def _unreadable(self, error: OSError) -> InvalidRequest:
-        return InvalidRequest(f"{self.name}: cannot be read: {error.strerror or error}", field="source")
 
     def _read_beginning(self) -> None:
         names = (self.group_column, self.account_column, self.user_name_column)
         wanted = Wanted(self.group, dict(zip(ROLES, names, strict=True)), self.header)
-        head, read = opened(self._reader(), self.name)
-        sheet = sheet_of(head, read, self.name, self.sheet)
+        head, read = opened(self._reader())
+        sheet = sheet_of(head, read, self.sheet)
         if sheet is not None:
             what = f"sheet {sheet.name!r} of a workbook"
             self._take(what, sheet_table(sheet, wanted), bom=True, line_end="\r\n")
             return
         if self.sheet is not None:
-            raise InvalidRequest(f"sheet: {self.name} is no workbook: leave out --sheet", field="sheet")
+            raise InvalidRequest("the input is no workbook: leave out --sheet", field="sheet")
         encoding = encoding_of(head, self.encoding)
         lines = lines_of(read, encoding)
         first = next(lines, "")
@@ -231,10 +224,10 @@ class RowFile:
         while not cleaned(first):
             number += 1
             if (following := next(lines, None)) is None:
-                raise InvalidRequest(f"{self.name}: the input is empty: check where it comes from", field="source")
+                raise InvalidRequest("the input is empty: check where it comes from", field="source")
             first = following
         top = [first, *islice(lines, 20)]
-        require_text(top, encoding, self.name)
+        require_text(top, encoding)
         lines = chain(top, lines)
         # what is read as UTF-16 is written as UTF-8 with a mark, which spreadsheets read, too
         form: dict[str, Any] = {"bom": bom, "line_end": line_end, "encoding": encoding}
@@ -262,7 +255,7 @@ class RowFile:
         names = [*used.values(), *ADDED]
         if len(set(map(column_key, names))) < len(names):
             raise InvalidRequest(
-                f"columns: {', '.join(names)} must be different names (the last two are added on writing)",
+                f"the columns {', '.join(names)} must have different names (the last two are added on writing)",
                 field="account_column",
             )
         self._table, self._blocks, self._format, self._about = table, table.blocks, Format(columns=used, **form), about
@@ -318,6 +311,10 @@ class RowFile:
         group, account, user_name = map(values.get, ROLES)
         row = parse_row(group, account, user_name, self.group, allow_damaged=self.allow_damaged)
         return bad_row(line, row, text) if isinstance(row, str) else row
+
+
+def _too_many(what: str) -> InvalidRequest:
+    return InvalidRequest(f"{what} (--max-bad): correct them, or allow more", field="max_bad")
 
 
 def in_batches(rows: RowFile) -> Iterator[Columns]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rbim.bulk.input.content import Sheet
 
-__all__ = ["Block", "Table", "Wanted", "csv_blocks", "csv_table", "json_table", "named_columns", "sheet_table"]
+__all__ = ["DELIMITERS", "ROLES", "Block", "Table", "Wanted", "csv_table", "json_table", "sheet_table"]
 
 Block = tuple["Sequence[int]", "Sequence[list[Any] | BadRow]"]
 """The lines where records begin, from 1, and the cells of each record, or why it has none."""
@@ -80,7 +80,7 @@ class Table(NamedTuple):
 # ------------------------------------------------------------------------------ columns
 
 
-def named_columns(names: Sequence[str], requested: str | None, role: Role) -> list[int]:
+def _named_columns(names: Sequence[str], requested: str | None, role: Role) -> list[int]:
     """Return the indexes of the columns that may have a role.
 
     They have the requested name; without one the default name, or else a usual one. Case, and space around a name, do not
@@ -97,7 +97,7 @@ def _places(where: str, names: Sequence[str], wanted: Wanted) -> dict[Role, int]
     places: dict[Role, int] = {}
     for role in ("account", "group", "user_name"):
         requested = wanted.columns[role]
-        found = named_columns(names, requested, role)
+        found = _named_columns(names, requested, role)
         if len(found) == 1:
             places[role] = found[0]
             continue
@@ -114,7 +114,7 @@ def _places(where: str, names: Sequence[str], wanted: Wanted) -> dict[Role, int]
             advice += " or --group"
         elif role == "account" and len(names) == 1:
             advice += ", or the group of a list of accounts with --group"
-        message = f"header: {where}: {which} among {', '.join(map(repr, names))}: {advice}"
+        message = f"{where}: {which} among {', '.join(map(repr, names))}: {advice}"
         raise InvalidRequest(message, field=f"{role}_column")
     return places
 
@@ -134,10 +134,10 @@ def _with_columns(blocks: Iterator[Block], wanted: Wanted, delimiter: str, unit:
     where = f"{unit} {line}{sheet}"
     if not names:
         faults = (f"it is not valid CSV: {cells.reason}: {cells.raw}" for _, cells in first if isinstance(cells, BadRow))
-        raise InvalidRequest(f"header: {where}: {next(faults, 'there is no header')}", field="source")
+        raise InvalidRequest(f"{where}: {next(faults, 'there is no header')}", field="source")
     while not names[-1]:
         names.pop()
-    known = bool(named_columns(names, None, "account"))
+    known = bool(_named_columns(names, None, "account"))
     requested = {*wanted.columns.values()} != {None}
     width = max(len(row) for _, row in rows)
     single = wanted.group is not None and not requested and width == 1
@@ -151,11 +151,11 @@ def _with_columns(blocks: Iterator[Block], wanted: Wanted, delimiter: str, unit:
     if single and not known:
         wanted.columns["account"] = names[0]
     if wanted.header is None and not known:
-        matching = [at for at, row in rows if named_columns(row, wanted.columns["account"], "account")]
+        matching = [at for at, row in rows if _named_columns(row, wanted.columns["account"], "account")]
         if _is_data(names):
             where += " looks like data, not like a header: if it is data, add --no-header (columns are then 1, 2, ...)"
             if line in matching:
-                raise InvalidRequest(f"header: {where}; if it is a header, --header-line {line}", field="header")
+                raise InvalidRequest(f"{where}; if it is a header, --header-line {line}", field="header")
         elif matching and line not in matching:
             where += f" is not the header, but {unit} {matching[0]} may be: --header-line {matching[0]}"
     begin = bisect_right(lines, line)
@@ -167,10 +167,10 @@ def _require_data(rows: list[tuple[int, list[str]]], *, known: bool, unit: str, 
     """Raise InvalidRequest if the first row of an input without a header is a header, or may be one."""
     (line, names), *others = rows
     if known:
-        raise InvalidRequest(f"header: {unit} {line} is a header: leave out --no-header", field="header")
+        raise InvalidRequest(f"{unit} {line} is a header: leave out --no-header", field="header")
     if not asked and len(others) > 1 and not _is_data(names) and all(_is_data(cells) for _, cells in others):
         raise InvalidRequest(
-            f"header: {unit} {line}, {names[0]!r}, is not like the others: --header-line {line} if it is the header, "
+            f"{unit} {line}, {names[0]!r}, is not like the others: --header-line {line} if it is the header, "
             "--no-header if it is an account",
             field="header",
         )
@@ -179,7 +179,7 @@ def _require_data(rows: list[tuple[int, list[str]]], *, known: bool, unit: str, 
 # ------------------------------------------------------------------------------ CSV and sheets
 
 
-def csv_blocks(lines: Iterator[str], delimiter: str, line: int = 1) -> Iterator[Block]:
+def _csv_blocks(lines: Iterator[str], delimiter: str, line: int = 1) -> Iterator[Block]:
     """Yield the records of CSV, the first of which begins in ``line``. A quote that is not closed costs one line."""
     block: list[str] = []
     while block := list(islice(lines, BLOCK)):
@@ -247,13 +247,13 @@ def csv_table(lines: Iterator[str], wanted: Wanted, line: int) -> Table:
     roles: tuple[Role, ...] = ("account", "group")
     best, chosen = (-1, -1), delimiters[0]
     for delimiter in delimiters:
-        _, records = next(csv_blocks(iter(head), delimiter), ((), ()))
+        _, records = next(_csv_blocks(iter(head), delimiter), ((), ()))
         rows = [cells for cells in records[:FIRST] if not isinstance(cells, BadRow)]
-        known = (sum(bool(named_columns(cells, wanted.columns[role], role)) for role in roles) for cells in rows)
+        known = (sum(bool(_named_columns(cells, wanted.columns[role], role)) for role in roles) for cells in rows)
         score = max(known, default=0), len(rows[0]) if rows else 0
         if score > best:
             best, chosen = score, delimiter
-    return _with_columns(csv_blocks(chain(head, lines), chosen, line), wanted, chosen, "line")
+    return _with_columns(_csv_blocks(chain(head, lines), chosen, line), wanted, chosen, "line")
 
 
 def sheet_table(sheet: Sheet, wanted: Wanted) -> Table:
@@ -281,11 +281,11 @@ def json_table(lines: Iterator[str], wanted: Wanted, line: int, *, array: bool) 
     if isinstance(found, BadRow):
         found = first[0][1] if first else found
         raise InvalidRequest(
-            f"header: {unit} {found.line}: {found.reason}: use one object in a line, or one array (jq -c)", field="source"
+            f"{unit} {found.line}: {found.reason}: use one object in a line, or one array (jq -c)", field="source"
         )
     names = [*cast("dict[str, Any]", found)] if isinstance(found, dict) else ["account"]
     optional: tuple[Role, ...] = ("user_name",) if wanted.group is None else ("user_name", "group")
-    names += [wanted.columns[role] or role for role in optional if not named_columns(names, wanted.columns[role], role)]
+    names += [wanted.columns[role] or role for role in optional if not _named_columns(names, wanted.columns[role], role)]
 
     def cells_of(value: Any) -> list[Any] | BadRow:
         if isinstance(value, BadRow):
@@ -321,7 +321,7 @@ def _items(text: str) -> Iterator[tuple[int, Any]]:
     try:
         items = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"header: the JSON array is damaged or cut off: {error}", field="source") from None
+        raise InvalidRequest(f"the JSON array is damaged or cut off: {error}", field="source") from None
     for place, value in enumerate(items, 1):
         is_item = isinstance(value, (dict, str)) or type(value) is int
         yield place, value if is_item else bad_row(place, "not a JSON object", repr(value))

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 __all__ = ["JobCommand", "NoSender", "begin"]
 
-PARTS = {"header", "encoding", "group", "sheet"}  # of an input, with which the message of an error begins
 INPUT_ERRORS = {"source", "max_bad"}  # fields of errors that end the reading of the input
 MOST = max(kind.member_limit for kind in GroupType)
 
@@ -128,12 +127,9 @@ def _last_pace(journal: Path) -> dict[str, Any]:
 
 
 def _explain(error: InvalidRequest, command: JobCommand, journal: Path) -> None:
-    """Let what the error says about the input name the file, and add the next step."""
+    """Add the next step to an error."""
     if error.field == "encoding" and error.message.endswith(f"--encoding {CHINESE}"):
         error.add_note(command_line(*with_flag(current_flags().words, "--encoding", CHINESE)))
-    part, colon, rest = error.message.partition(": ")
-    if colon and part in PARTS:
-        error.message = f"{'standard input' if command.file == STANDARD else command.file}: {rest}"
     if error.field == ANOTHER_JOB:
         error.add_note(f"To finish that job:\n{command_line('job', 'resume', journal, *given_flags())}")
         stem = journal.name.removesuffix(".journal")

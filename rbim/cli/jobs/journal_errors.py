@@ -22,7 +22,7 @@ __all__ = ["explaining"]
 
 SHOWN = 3  # journals
 
-FLAGS = {"chunk", "concurrency", "declared", "isolate", "journal", "limit", "patience", "user_name"}
+FLAGS = {"chunk", "concurrency", "declared", "encoding", "group", "isolate", "journal", "limit", "patience", "user_name"}
 """Settings of a job that have flags."""
 
 
