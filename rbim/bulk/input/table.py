@@ -319,9 +319,9 @@ def _json_lines(lines: Iterator[str], first: int) -> Iterator[tuple[int, Any]]:
 def _items(text: str) -> Iterator[tuple[int, Any]]:
     """Yield the items of a JSON array with their places, from 1. Raises InvalidRequest."""
     try:
-        items = json.loads(text)
+        items: list[object] = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"the JSON array is damaged or cut off: {error}", field="source") from None
     for place, value in enumerate(items, 1):
         is_item = isinstance(value, (dict, str)) or type(value) is int
-        yield place, value if is_item else bad_row(place, "not a JSON object", repr(value))
+        yield place, value if is_item else bad_row(place, "not a JSON object", repr(cast("object", value)))

@@ -179,9 +179,14 @@ def _finish(job_run: JobRun) -> int:
     if report is None:
         _print_steps(job_run, None)
         return code
-    for write in (_print_report, _print_steps, lambda job_run, report: job_run.files.write(report)):
+    writing: tuple[Callable[[], None], ...] = (
+        lambda: _print_report(job_run, report),
+        lambda: _print_steps(job_run, report),
+        lambda: job_run.files.write(report),
+    )
+    for write in writing:
         try:
-            write(job_run, report)
+            write()
         except InvalidRequest as failed:  # a file that cannot be written
             print_error(failed.message)
             code = min(code, JobExit.USAGE, key=list(JobExit).index)
