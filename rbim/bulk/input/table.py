@@ -323,5 +323,7 @@ def _items(text: str) -> Iterator[tuple[int, Any]]:
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"the JSON array is damaged or cut off: {error}", field="source") from None
     for place, value in enumerate(items, 1):
-        is_item = isinstance(value, (dict, str)) or type(value) is int
-        yield place, value if is_item else bad_row(place, "not a JSON object", repr(cast("object", value)))
+        if isinstance(value, (dict, str)) or type(value) is int:
+            yield place, value
+        else:
+            yield place, bad_row(place, "not a JSON object", repr(value))
