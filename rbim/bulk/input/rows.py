@@ -118,18 +118,17 @@ def parse_row(
     """
     if account is None:
         return "no account"
-    account, error = _text("account", account, allow_damaged=allow_damaged)
-    if error or not account:
-        return error or "empty account"
-    group, error = (default_group or "", None) if group is None else _text("group", group, allow_damaged=allow_damaged)
-    if error:
-        return error
-    if default_group is not None and group not in {"", default_group}:
+    try:
+        account = _text("account", account, allow_damaged=allow_damaged)
+        group = "" if group is None else _text("group", group, allow_damaged=allow_damaged)
+        user_name = None if user_name is None else _text("user name", user_name, allow_damaged=allow_damaged)
+    except ValueError as error:
+        return str(error)
+    if group and default_group is not None and group != default_group:
         return f"group: {group!r}, but {default_group!r} is given for all rows"
-    if not (group := group or default_group):
-        return "empty group"
-    user_name, error = ("", None) if user_name is None else _text("user name", user_name, allow_damaged=allow_damaged)
-    return error or Row(group, account, user_name or None)
+    if not account:
+        return "empty account"
+    return Row(group, account, user_name or None) if (group := group or default_group) else "empty group"
 
 
 def unescaped(cell: str) -> str:
@@ -139,31 +138,32 @@ def unescaped(cell: str) -> str:
     return kept[1] if kept else formula_of(cell)
 
 
-def _text(name: str, value: Any, *, allow_damaged: bool) -> tuple[str, str | None]:
-    """Return the text of a value and None, or any text and the error."""
+def _text(name: str, value: Any, *, allow_damaged: bool) -> str:
+    """Return the text of a value. Raises ValueError."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return str(value), None
+        return str(value)
     if isinstance(value, float) and abs(value) >= 1e15:  # noqa: PLR2004  # a cell of a workbook
-        return "", f"{name}: {value:.5E} is a rounded number, its digits are lost: enter such numbers as text"
+        raise ValueError(f"{name}: {value:.5E} is a rounded number, its digits are lost: enter such numbers as text")
     if not isinstance(value, str):
-        return "", f"{name}: invalid value {one_line(repr(value), 40)}: use a string or a whole number"
+        raise ValueError(f"{name}: invalid value {one_line(repr(value), 40)}: use a string or a whole number")  # noqa: TRY004
     text = cleaned(value)
     if _PLAIN.fullmatch(text):
-        return text, None
+        return text
     forbidden = _FORBIDDEN.search(text)
     if forbidden is not None:
         what = "a line break" if forbidden[0] in "\r\n" else f"the character U+{ord(forbidden[0]):04X}"
-        return text, f"{name}: contains {what}"
+        raise ValueError(f"{name}: contains {what}")
     if allow_damaged:
-        return text, None
+        return text
     damage = _DAMAGED.fullmatch(text)
     if damage is not None:
-        return text, f"{name}: {text!r} looks like {DAMAGED[(damage.lastindex or 1) - 1][1]} (--allow-damaged accepts it)"
+        what = DAMAGED[(damage.lastindex or 1) - 1][1]
+        raise ValueError(f"{name}: {text!r} looks like {what} (--allow-damaged accepts it)")
     unseen = None if text.isascii() else next(filter(_is_invisible, text), None)
     if unseen is not None:
         named = f"U+{ord(unseen):04X} {unicodedata.name(unseen, '')}".rstrip()
-        return text, f"{name}: contains the invisible character {named} (--allow-damaged accepts it)"
-    return text, None
+        raise ValueError(f"{name}: contains the invisible character {named} (--allow-damaged accepts it)")
+    return text
 
 
 def _is_invisible(character: str) -> bool:

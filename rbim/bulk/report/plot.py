@@ -26,8 +26,6 @@ HEIGHTS = (2.6, 2.0, 1.3)  # inches of each panel
 MARGIN = 1.3  # inches for the title and below
 RESOLUTION = 130  # dots per inch
 NAME = 60  # characters of the source's name
-BREAK = 0.006  # share of the time axis that is left white between two runs
-MAX_BREAKS = 0.06  # share of all breaks together, at most
 LABEL_SHARE = 0.2  # share of the time axis that a run needs for its label
 
 # Okabe and Ito's colours: distinct for colour-blind readers too
@@ -75,7 +73,11 @@ def plot_report(report: Report, path: str | Path) -> None:
     axes = figure.subplots(len(panels), sharex=True, height_ratios=heights)
     timeline = _Timeline(intervals)
     for draw, each in zip(panels, axes, strict=True):
-        _prepare(each)
+        each.grid(visible=True, color="#dddddd", linewidth=0.7)
+        each.set_axisbelow(True)
+        each.margins(x=0.01)
+        each.spines[["top", "right"]].set_visible(False)
+        each.tick_params(labelsize=9)
         draw(each, timeline)
         each.set_ylim(bottom=0)
         if intervals:
@@ -108,15 +110,6 @@ class _Timeline:
             edges = [self.time(each.at) for each in run] + [self.time(run[-1].at + run[-1].seconds)]
             heights = [nan if (value := values(each)) is None else value for each in run]
             axes.stairs(heights, edges, label=None if number else label, **style)
-
-
-def _prepare(axes: Any) -> None:
-    axes.grid(visible=True, color="#dddddd", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.margins(x=0.01)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.tick_params(labelsize=9)
 
 
 def _draw_requests(axes: Any, timeline: _Timeline) -> None:
@@ -153,12 +146,9 @@ def _draw_failures(axes: Any, timeline: _Timeline) -> None:
 
 
 def _draw_runs(panels: Sequence[Any], timeline: _Timeline) -> None:
-    half = timeline.time(timeline.length) * min(BREAK, MAX_BREAKS / max(1, len(timeline.runs))) / 2
     for run in timeline.runs[1:]:
-        border = timeline.time(run[0].at)
         for axes in panels:
-            axes.axvspan(border - half, border + half, color="white", linewidth=0, zorder=5)
-            axes.axvline(border, color=GREY, linewidth=1.2, linestyle=(0, (2, 2)), zorder=6)
+            axes.axvline(timeline.time(run[0].at), color=GREY, linewidth=1.2, linestyle=(0, (2, 2)), zorder=6)
     if len(timeline.runs) < 2:  # noqa: PLR2004  # a single run needs no label
         return
     first = panels[0]
