@@ -126,9 +126,10 @@ def parse_row(
         return str(error)
     if group and default_group is not None and group != default_group:
         return f"group: {group!r}, but {default_group!r} is given for all rows"
+    group = group or default_group
     if not account:
         return "empty account"
-    return Row(group, account, user_name or None) if (group := group or default_group) else "empty group"
+    return Row(group, account, user_name or None) if group else "empty group"
 
 
 def unescaped(cell: str) -> str:

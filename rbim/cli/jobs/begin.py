@@ -1,4 +1,4 @@
-"""The start of ``rbim invite`` and ``rbim remove``: a job, or its estimate, from the command line."""
+"""The start of a run: of a new job, or its estimate, from the command line; of the rest of one from its journal."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import anyio
 
 from rbim.bulk.input.content import CHINESE
 from rbim.bulk.job import open_job
+from rbim.bulk.journal.facts import job_facts
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.run import ANOTHER_JOB
 from rbim.cli.command_lines import command_line, quoted_words, same_with
@@ -35,20 +36,22 @@ from rbim.errors import AuthenticationError, IntermediaryError, InvalidRequest, 
 from rbim.operations.groups import GroupType, QueryGroupDetail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import NoReturn
 
     from rbim.bulk.job import Job
+    from rbim.bulk.run import Run
     from rbim.cli.jobs.flags import InputFlags, PaceFlags, ResultFlags, StartFlags
     from rbim.cli.jobs.input import Input
     from rbim.client.client import AsyncClient
     from rbim.operations.base import Operation
     from rbim.operations.groups import GroupDetail
 
-__all__ = ["JobCommand", "NoSender", "begin"]
+__all__ = ["JobCommand", "begin", "continue_job", "retried"]
 
 INPUT_ERRORS = {"source", "max_bad"}  # fields of errors that end the reading of the input
 MOST = max(kind.member_limit for kind in GroupType)
+STATES = ("failed", "unknown", "refused")  # the states of accounts that a retry can send again
 
 
 class JobCommand(NamedTuple):
@@ -69,7 +72,7 @@ class JobCommand(NamedTuple):
     asks_first: bool = False
 
 
-class NoSender:
+class _NoSender:
     """The sender of a job that is only inspected, not run."""
 
     async def send(self, op: Operation[Any]) -> NoReturn:
@@ -91,7 +94,7 @@ def begin(command: JobCommand) -> int:
             pace |= command.pace.settings(pace.get("rates", ()))
             shared = take_shared_rates(pace, ())
             settings = {**pace, "chunk": start.chunk, "user_name": user_name, "dialect": config.dialect}
-            job = command.make(NoSender(), journal=journal, **settings)
+            job = command.make(_NoSender(), journal=journal, **settings)
             limits = Limits(concurrency=job.settings.concurrency, rates=shared)
             client = make_client(config, limits=limits) if command.check_groups or not start.dry_run else None
             options = command.input.options()
@@ -114,12 +117,47 @@ def begin(command: JobCommand) -> int:
         return JobExit.INTERRUPTED
 
 
+def continue_job(
+    journal: Path, verb: str, run: Callable[[Job[Any]], Run], pace_flags: PaceFlags, result_flags: ResultFlags
+) -> int:
+    """Run the rest of the job and return the exit code. Raises InvalidRequest."""
+    journal = journal.absolute()
+    with explaining(journal, verb):
+        stored = open_job(_NoSender(), journal)
+        config = configuration()
+        settings = pace_flags.settings([*stored.settings.rates, *(rate for rate in config["rates"] if rate.shared)])
+        shared = take_shared_rates(settings, config["rates"])
+        limits = Limits(concurrency=settings.get("concurrency", stored.settings.concurrency), rates=shared)
+        client = make_client(config, limits=limits)
+        job = open_job(client, journal, **settings, dialect=config.dialect)
+        files = Files(journal, source=job_facts(journal).source.get("path"), not_done=result_flags.not_done)
+        return execute(JobRun(journal, client, lambda: run(job), result_flags, files))
+
+
+def retried(job: Job[Any], states: Collection[str], reasons: Sequence[str], groups: Sequence[str]) -> Run:
+    """Return a run that sends the accounts in these states again. Raises InvalidRequest if there are none.
+
+    The run itself raises it if accounts wait to be sent, or if none has one of the reasons and groups.
+    """
+    report = read_report(job.journal)
+    counts = {state: getattr(report.accounts, state) for state in STATES}
+    if report.complete and not any(counts[state] for state in states):
+        selected = " or ".join(state for state in STATES if state in states)
+        wrong = InvalidRequest(f"{job.journal}: no account to retry: none is {selected}", field="journal")
+        if others := [f"{number:,} {state} (--only {state})" for state, number in counts.items() if number]:
+            wrong.add_note(f"Accounts that were not done: {', '.join(others)}")
+        raise wrong
+    return job.retry(
+        failed="failed" in states, unknown="unknown" in states, refused="refused" in states, reasons=reasons, groups=groups
+    )
+
+
 def _last_pace(journal: Path) -> dict[str, Any]:
     """Return the pace of the last run of the job in a journal, which the same command keeps; {} if there is none."""
     try:
         if not journal.exists():
             return {}
-        last = open_job(NoSender(), journal).settings
+        last = open_job(_NoSender(), journal).settings
     except (InvalidRequest, OSError):  # the run itself says what is wrong with the journal
         return {}
     kept = {name: getattr(last, name) for name in ("rates", "concurrency", "patience")}

@@ -53,7 +53,7 @@ def list_jobs(folder: Path = HERE, /, *, as_json: Json = False) -> None:
     as_json
         Print one JSON array.
     """
-    from rbim.cli.jobs.listing import print_jobs
+    from rbim.cli.jobs.report import print_jobs
 
     print_jobs(folder, as_json=as_json)
 
@@ -96,7 +96,7 @@ def resume(  # flags, each with a default
     limit
         Send at most this many accounts now; resume again to send the rest.
     """
-    from rbim.cli.jobs.resume import continue_job
+    from rbim.cli.jobs.begin import continue_job
 
     return continue_job(journal, "resume", lambda made: made.resume(on_unknown, limit=limit), pace_flags, result_flags)
 
@@ -131,7 +131,7 @@ def retry(  # noqa: PLR0913  # flags, each with a default
     group
         Only accounts of this group. May be given several times.
     """
-    from rbim.cli.jobs.resume import continue_job, retried
+    from rbim.cli.jobs.begin import continue_job, retried
 
     states = {"failed", "unknown"} if only is None else {only}
     states |= {"refused"} if refused else set()
