@@ -31,7 +31,6 @@ from rbim.validators import one_of, or_none, whole_number
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
     from os import PathLike
-    from types import TracebackType
     from typing import Self
 
     import attrs
@@ -162,9 +161,7 @@ class RowFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rbim.cli.folding import fold_for
@@ -13,7 +13,6 @@ from rbim.cli.output import console
 from rbim.cli.printable import visible
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from rich.console import Group
@@ -41,17 +40,17 @@ class ProgressDisplay:
         self._printed = 0  # invalid rows
         self._quiet = quiet
         self._live = None if quiet or not sys.stderr.isatty() else _live()
-        self._block = ExitStack()
         self._next = time.monotonic() + SECONDS
         self._has_cause = False  # whether a line has said why the job waits
 
     def __enter__(self) -> Self:
         if self._live is not None:
-            self._block.enter_context(self._live)
+            self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._block.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
         if self._rows is not None and self._rows.bad_count > self._printed:
             self._print_bad_rows(self._rows)
         if self._rows is not None and self._rows.bad_count > SHOWN:

@@ -111,9 +111,7 @@ class Book:
 
 @pytest.fixture
 def book():
-    made = Book()
-    yield made
-    made.db.close()
+    return Book()
 
 
 def lively(path=":memory:", *, seed=1, killed=False, source="members.csv"):
@@ -230,7 +228,6 @@ def test_every_row_is_counted_once_and_is_one_line_in_its_place(fates, running):
     assert [(each.group, each.account, each.state) for each in rows_of(book.db, NOT_DONE)] == [
         row for row in rows if row[2] in rejected and row[1]
     ]
-    book.db.close()
 
 
 def test_an_open_request_reaches_only_the_waiting_accounts_of_its_chunk(book):
@@ -270,7 +267,6 @@ def test_while_the_input_is_read_its_rows_are_counted():
     report = book.report(running=True)
     assert (report.state, report.complete, report.accounts.adds_up) == ("loading", False, True)
     assert (report.accounts.total, report.accounts.bad, report.accounts.not_sent, report.accounts.duplicate) == (3, 1, 2, 0)
-    book.db.close()
 
 
 def test_reasons_are_listed_by_frequency_and_the_rest_in_one_line(book):
@@ -345,7 +341,6 @@ def test_latencies_are_nearest_rank_percentiles(times, dice):
     expected = [sorted(times)[-(-percent * len(times) // 100) - 1] for percent in (50, 95, 99, 100)]
     assert [latency.p50, latency.p95, latency.p99, latency.max] == expected
     assert latency.p50 == statistics.median_low(times)
-    book.db.close()
 
 
 # ------------------------------------------------------------------------------ time
@@ -393,7 +388,6 @@ def test_intervals_lose_nothing(lengths, dice):
             rows += [row] if seconds else []
     book.db.execute("COMMIT")
     intervals = book.report().over_time
-    book.db.close()
     assert len(intervals) <= 120
     assert bool(intervals) == bool(rows)
     if len(rows) <= 60:
@@ -467,7 +461,6 @@ def test_the_report_as_json_is_json_with_times_and_few_digits():
     assert document["requests"]["latency"]["p50"] == pytest.approx(book.report().requests.latency.p50, rel=0.005)
     numbers = [value for each in document["over_time"] for value in each.values() if isinstance(value, float)]
     assert all(value == round(value, 3) for value in numbers)
-    book.db.close()
 
 
 def test_a_journal_is_read_by_its_path_while_somebody_writes_it(tmp_path):
@@ -480,7 +473,6 @@ def test_a_journal_is_read_by_its_path_while_somebody_writes_it(tmp_path):
     assert read_report(str(path)).source_name == "members.csv"
     book.db.execute("COMMIT")
     assert read_report(path).accounts.total == 2
-    book.db.close()
 
 
 def test_a_report_is_of_one_moment(tmp_path, monkeypatch):
@@ -503,7 +495,6 @@ def test_a_report_is_of_one_moment(tmp_path, monkeypatch):
     assert len(seen) >= 3
     assert (report.accounts.adds_up, report.accounts.total) == (True, 2)  # one was there, and one came before the first look
     assert read_report(path).accounts.total > 4
-    book.db.close()
 
 
 # ------------------------------------------------------------------------------ rows
@@ -593,7 +584,6 @@ def test_the_text_is_short_and_harmless(killed):
     assert "2,037 rows" in text
     assert "\n  invited    1,473   72.3%\n" in text
     assert not any(line != line.rstrip() for line in text.splitlines())
-    book.db.close()
 
 
 @each_row("count, bad", [(3, 1), (40, 1), (41, 0)])
@@ -608,7 +598,6 @@ def test_who_was_not_invited_comes_first(tmp_path, count, bad):
     if bad:
         book.bad(1, "account: empty", "g1,")
     found = report_text(book.report(), first_not_done(path, book.report())).splitlines()
-    book.db.close()
     begin = found.index(f"Not invited: {count + bad} rows, beside 1 that wait")
     assert begin == 3
     width = 2 if count > 8 else 1
@@ -637,4 +626,3 @@ def test_an_svg_is_drawn_and_what_no_font_has_is_replaced(tmp_path):
         len(list(ET.parse(tmp_path / name).iter("{http://www.w3.org/2000/svg}path"))) for name in ("job.svg", "again.svg")
     ]
     assert paths[0] == paths[1] > 50
-    book.db.close()
