@@ -51,10 +51,10 @@ class ProgressDisplay:
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
-        if self._rows is not None and self._rows.bad_count > self._printed:
+        if self._rows is not None:
             self._print_bad_rows(self._rows)
-        if self._rows is not None and self._rows.bad_count > SHOWN:
-            self.print_line(f"{self._rows.bad_count:,} rows are invalid; the first {SHOWN} are shown")
+            if self._rows.bad_count > SHOWN:
+                self.print_line(f"{self._rows.bad_count:,} rows are invalid; the first {SHOWN} are shown")
 
     def print_line(self, line: str) -> None:
         """Print a line above the progress, with unprintable characters replaced."""

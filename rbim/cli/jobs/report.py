@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rbim.bulk.report.model import Report
 
-__all__ = ["print_jobs", "print_report", "print_status"]
+__all__ = ["print_jobs", "print_report", "print_status", "show_report"]
 
 SQLITE = b"SQLite format 3\0"
 HEADER = 100  # bytes at the beginning of an SQLite file
@@ -93,11 +93,17 @@ def print_report(journal: Path, *, as_json: bool, **files: Path | None) -> None:
             job_facts(journal).require_accounts(journal)
         report = read_report(journal, running=is_locked(journal))
         writer = Files(journal, source=report.source.get("path"), standard=True, **files)
-        if as_json:
-            show_json(report)
-        elif not piped:
-            sys.stdout.write(fold_for(sys.stdout, report_text(report, first_not_done(journal, report))))
+        if not piped:
+            show_report(journal, report, as_json=as_json)
         writer.write(report)
+
+
+def show_report(journal: Path, report: Report, *, as_json: bool) -> None:
+    """Write a report to standard output."""
+    if as_json:
+        show_json(report)
+    else:
+        sys.stdout.write(fold_for(sys.stdout, report_text(report, first_not_done(journal, report))))
 
 
 # ------------------------------------------------------------------------------ the jobs of a folder

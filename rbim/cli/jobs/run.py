@@ -16,15 +16,13 @@ from attrs import define
 
 from rbim._support.task_errors import TaskErrors
 from rbim.bulk.journal.facts import damage_of
-from rbim.bulk.report.reading import first_not_done, read_report
-from rbim.bulk.report.text import report_text
+from rbim.bulk.report.reading import read_report
 from rbim.cli.command_lines import command_line
 from rbim.cli.errors import print_error, report_bug, report_error
 from rbim.cli.exit_codes import JobExit
-from rbim.cli.folding import fold_for
 from rbim.cli.global_flags import given_flags
 from rbim.cli.jobs.progress import ProgressDisplay
-from rbim.cli.json_output import show_json
+from rbim.cli.jobs.report import show_report
 from rbim.cli.printable import visible
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
 
@@ -222,10 +220,8 @@ def _code(job_run: JobRun, report: Report | None) -> JobExit:
 
 def _print_report(job_run: JobRun, report: Report) -> None:
     try:
-        if job_run.flags.as_json:
-            show_json(report)
-        elif report.state != "loading":
-            sys.stdout.write(fold_for(sys.stdout, report_text(report, first_not_done(job_run.journal, report))))
+        if job_run.flags.as_json or report.state != "loading":
+            show_report(job_run.journal, report, as_json=job_run.flags.as_json)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has closed it; the result of the job is the same
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
