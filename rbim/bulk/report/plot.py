@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from itertools import groupby
 from math import nan
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbim._support.private_files import private_stream
-from rbim._support.text import missing_extra, one_line
-from rbim.errors import InvalidRequest
+from rbim._support.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from rbim.bulk.report.model import Interval, Report
 
@@ -47,23 +46,11 @@ CHINESE = (
 UNITS = ((3 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"), (0.0, 1.0, "s"))
 
 
-def plot_report(report: Report, path: str | Path) -> None:
-    """Draw a report over its running time into a file, PNG or SVG by its ending. Lines break between two runs.
+def plot_report(report: Report, path: Path) -> None:
+    """Draw a report over its running time into a file, by its ending PNG or SVG. Lines break between two runs."""
+    from matplotlib.figure import Figure
 
-    Raises InvalidRequest for another ending, and if matplotlib is not installed (the extra ``plot``).
-    """
-    path = Path(path)
     ending = path.suffix.lower()
-    if ending not in ENDINGS:
-        raise InvalidRequest(
-            f"path: a picture's name ends with {' or '.join(ENDINGS)}, not with {path.suffix!r}", field="path"
-        )
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        raise InvalidRequest(missing_extra("a picture", "matplotlib", "plot"), field="path") from None
     intervals = report.over_time
     panels: list[Callable[[Any, _Timeline], None]] = [_draw_requests, _draw_in_flight]
     if any(each.throttled or each.failed for each in intervals):
