@@ -9,7 +9,6 @@ from rbim._support.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from rbim.bulk.input.file import RowFile as RowFile
-    from rbim.bulk.input.format import Format as Format
     from rbim.bulk.input.rows import BadRow as BadRow, Row as Row
     from rbim.bulk.job import (
         Estimate as Estimate,

@@ -27,8 +27,7 @@ from attrs import evolve
 
 from rbim._support.task_errors import TaskErrors
 from rbim.bulk.dispatcher import Dispatcher
-from rbim.bulk.input.file import RowFile
-from rbim.bulk.input.format import Format
+from rbim.bulk.input.file import source_of
 from rbim.bulk.journal.facts import DIALECT, JobFacts
 from rbim.bulk.journal.journal import Journal
 from rbim.bulk.journal.loading import Loaded, Loader, batches
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
     from rbim.operations.namespace import Sender
     from rbim.storage.group_commit import GroupCommit
 
-__all__ = ["ANOTHER_JOB", "Run", "RunParts", "source_of"]
+__all__ = ["ANOTHER_JOB", "Run", "RunParts"]
 
 ANOTHER_JOB = "job"
 """The field of the error that the journal holds a job with another input or other options."""
@@ -347,11 +346,3 @@ class Run:
         finally:
             with anyio.CancelScope(shield=True):
                 await commits.run(partial(journal.end_run, self.why))
-
-
-def source_of(rows: Rows) -> dict[str, Any]:
-    """Return the origin of rows as the journal stores it: a name, and the format to write such rows in."""
-    if isinstance(rows, RowFile):
-        path = {} if rows.path is None else {"path": str(rows.path)}
-        return {"name": rows.name, **path, "format": rows.format.to_json()}
-    return {"name": "rows", "format": Format(kind="csv").to_json()}

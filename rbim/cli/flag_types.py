@@ -10,10 +10,8 @@ from cyclopts.validators import Number
 
 __all__ = ["FileName", "Flag", "Json", "Port", "Repeated", "one_value"]
 
-FILE_NAME = object()  # marks an annotation: completion offers the names of files
-
 # A file although it is a text: it may also be ``-``, or an address of servers.
-FileName: TypeAlias = Annotated[str, FILE_NAME]
+FileName: TypeAlias = str
 
 Flag: TypeAlias = Annotated[bool, Parameter(negative=(), show_default=False)]
 Json: TypeAlias = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]

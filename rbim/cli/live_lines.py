@@ -1,12 +1,11 @@
 """One line on standard error for each request to the emulator when it is answered, and for each delivery of a copy.
 
 The emulator never waits for the reader of the lines: a thread writes them, at most ``LINES`` in a second. Beyond that, and
-while the reader is slow, they are counted, and a line at the end of the second has the number.
+while the reader is slow, they are counted, and a line before the next one has the number.
 """
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import contextmanager
 from queue import SimpleQueue
 from time import perf_counter
@@ -65,7 +64,6 @@ class LiveLines:
         self._shown = 0
         self._omitted = {"request": 0, "delivery": 0}
         self._troubled = 0
-        self._summary: asyncio.TimerHandle | None = None
 
     def request(self, scope: Scope, seconds: float) -> None:
         """Note a request that was answered; commands that only read are no news."""
@@ -102,21 +100,16 @@ class LiveLines:
             self._second, self._shown = now, 0
         if self._shown < LINES and self._lines.qsize() < WAITING:
             self._shown += 1
+            self.summarize()
             return True
         self._omitted[kind] += 1
         self._troubled += troubled
-        if self._summary is None:
-            self._summary = asyncio.get_running_loop().call_later(self._second + SECOND - now, self.summarize)
         return False
 
     def summarize(self) -> None:
-        """Queue the number of the lines that were omitted; while the reader is slow, later."""
-        self._summary = None
+        """Queue the number of the lines that were omitted, if any."""
         requests, deliveries = self._omitted["request"], self._omitted["delivery"]
         if not requests and not deliveries:
-            return
-        if self._lines.qsize() >= WAITING:
-            self._summary = asyncio.get_running_loop().call_later(SECOND, self.summarize)
             return
         parts = [f"{requests:,} more request{'s' * (requests != 1)}"] if requests else []
         parts += [f"{deliveries:,} more {'delivery' if deliveries == 1 else 'deliveries'}"] if deliveries else []
@@ -199,15 +192,10 @@ def _duration(seconds: float) -> str:
 
 
 def _filled(text: str, columns: int) -> str:
-    """Return a text in so many columns: longer ones are cut, so that beginning and end stay."""
-    width = columns_of(text)
-    if width <= columns:
-        return text + " " * (columns - width)
-    head = tail = ""
-    for place in range(len(text)):  # one character of the beginning, then one of the end
-        for more_head, more_tail in ((text[place], ""), ("", text[-1 - place])):
-            if columns_of(f"{head}{more_head}…{more_tail}{tail}") > columns:
-                cut = f"{head}…{tail}"
-                return cut + " " * (columns - columns_of(cut))
-            head, tail = head + more_head, more_tail + tail
-    return text
+    """Return a text in so many columns: of a longer one, beginning and end."""
+    shown = text
+    for kept in range(len(text) - 1, -1, -1):
+        if columns_of(shown) <= columns:
+            break
+        shown = f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
+    return shown + " " * (columns - columns_of(shown))

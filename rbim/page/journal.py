@@ -6,20 +6,19 @@ import os
 import sqlite3
 import tempfile
 import time
-from codecs import getwriter
 from contextlib import closing, contextmanager
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import anyio
 from anyio.to_thread import run_sync
 
 from rbim._support.json_values import json_values
-from rbim.bulk.input.format import Format, write_rows
+from rbim.bulk.input.rows import Format
 from rbim.bulk.journal.facts import job_facts, open_to_read
 from rbim.bulk.journal.lock import is_locked
 from rbim.bulk.report.reading import read_report
-from rbim.bulk.report.rows import RowChoice, chosen_rows, not_done, write_report_csv
+from rbim.bulk.report.rows import NOT_DONE, UNUSABLE, rows_of, write_csv, write_rows
 from rbim.errors import InvalidRequest
 from rbim.page.server import Answer, FilePage
 
@@ -126,7 +125,7 @@ class _JournalAnswers:
             file, ending = await run_sync(written, self._journal, choice)
         length = file.seek(0, os.SEEK_END)
         file.seek(0)
-        kind = "not-done" if choice is None else choice.state or "rows"
+        kind = "not-done" if choice is None else call.query.get("state") or "rows"
         name = f"{self._journal.name.removesuffix('.journal')}.{kind}{ending}"
         headers = {
             "content-length": str(length),
@@ -144,25 +143,28 @@ def _version(path: Path) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _choice_of(query: Mapping[str, str]) -> RowChoice:
-    return RowChoice(
-        state=query.get("state") or None,
-        reason=query.get("reason"),
-        code=query.get("code"),
-        text=query.get("text", "").strip(),
-    )
+def _choice_of(query: Mapping[str, str]) -> dict[str, Any]:
+    """Return which rows a question is for, as arguments of :func:`rows_of`."""
+    state = query.get("state")
+    states = (state, UNUSABLE) if state == "skipped" else (state,) if state else None
+    return {
+        "states": states,
+        "reason": query.get("reason"),
+        "code": query.get("code"),
+        "text": query.get("text", "").strip(),
+    }
 
 
-def accounts_of(journal: Path, choice: RowChoice, after: int) -> dict[str, Any]:
-    """Return the next accounts of a choice, in the input's order, and whether there are more. Raises InvalidRequest."""
+def accounts_of(journal: Path, choice: Mapping[str, Any], after: int) -> dict[str, Any]:
+    """Return the next rows of a choice, in the input's order, and whether there are more. Raises InvalidRequest."""
     latest = time.monotonic() + SEARCH_LASTS
     with _opened(journal) as connection:
         connection.set_progress_handler(lambda: time.monotonic() > latest, SEARCH_STEPS)
-        found = list(chosen_rows(connection, choice, after=after, limit=ROWS + 1))
+        found = list(rows_of(connection, **choice, after=after, limit=ROWS + 1))
     return {"rows": json_values(found[:ROWS]), "more": len(found) > ROWS}
 
 
-def written(journal: Path, choice: RowChoice | None) -> tuple[IO[bytes], str]:
+def written(journal: Path, choice: Mapping[str, Any] | None) -> tuple[IO[bytes], str]:
     """Return a temporary file without a name, and the ending of the name that it should have. Raises InvalidRequest.
 
     It has the chosen rows as CSV, of one moment; without a choice, the rows that were not done in their input's format. It
@@ -173,13 +175,12 @@ def written(journal: Path, choice: RowChoice | None) -> tuple[IO[bytes], str]:
     try:
         facts = job_facts(journal)
         facts.require_accounts(journal)
-        form = Format.from_json(facts.source.get("format"))
+        form = Format(**facts.source["format"])
         with _opened(journal) as connection:
             if choice is None:
-                write_rows(file, form, not_done(connection))
+                write_rows(file, form, rows_of(connection, NOT_DONE))
             else:
-                file.write("\N{BYTE ORDER MARK}".encode())  # for spreadsheets
-                write_report_csv(cast("IO[str]", getwriter("utf-8")(file)), connection, choice)
+                write_csv(file, rows_of(connection, **choice), mark=True)
         file.flush()
     except BaseException:
         file.close()

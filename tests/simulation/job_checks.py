@@ -113,7 +113,7 @@ def check_report(job, states):
     check("no account is lost", set(states) == set(job.pairs), f"{len(states)} in the journal of {len(job.pairs)}")
     total = counts.done + counts.refused + counts.failed + counts.unknown + counts.skipped + counts.duplicate
     right = total == counts.total == len(job.rows) and (counts.skipped, counts.duplicate) == (3, job.duplicates)
-    check("the report adds up", right and job.report.adds_up, f"{counts}, {len(job.rows)} rows")
+    check("the report adds up", right and counts.adds_up, f"{counts}, {len(job.rows)} rows")
     reported = {name: getattr(counts, name) for name in ("done", "refused", "failed", "unknown")}
     check("the report says what the journal says", +Counter(reported) == said, f"{counts}, journal {dict(said)}")
 

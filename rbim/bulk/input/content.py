@@ -18,8 +18,8 @@ from rbim.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["CHINESE", "GZIP", "MAX_LINE", "OLE", "OTHERS", "TEXTS", "UTF_16", "ZIP", "Sheet"]
-__all__ += ["as_chinese", "encoding_of", "lines_of", "not_decoded", "opened", "refusal", "require_table", "sheet_of"]
+__all__ = ["CHINESE", "MAX_LINE", "UTF_16", "Sheet", "codec", "encoding_of", "lines_of", "not_decoded", "opened"]
+__all__ += ["require_text", "sheet_of"]
 
 CHINESE = "gb18030"
 UTF_16 = "utf-16"
@@ -39,38 +39,38 @@ AS_CSV = "save the sheet as CSV UTF-8 in the spreadsheet program (Excel: Save As
 UNPACK = "unpack it first"
 EXPORT = "export the table as CSV"
 
+SAVE_AGAIN = "open it in a spreadsheet program and save it as CSV or xlsx"
+COPY = "copy the accounts into a text file"
+
 GZIP = b"\x1f\x8b"
 ZIP = b"PK\x03\x04"
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # .xls, and other documents of Office
 
-OTHERS = {
-    b"PK\x05\x06": ("an empty zip archive", "choose another file"),
-    b"7z\xbc\xaf\x27\x1c": ("a 7z archive", UNPACK),
-    b"Rar!\x1a\x07": ("a rar archive", UNPACK),
-    b"\xfd7zXZ\x00": ("compressed with xz", "unpack it first (xz -dc)"),
-    b"BZh91AY&SY": ("compressed with bzip2", "unpack it first (bzip2 -dc)"),
-    b"\x28\xb5\x2f\xfd": ("compressed with zstd", "unpack it first (zstd -dc)"),
-    b"%PDF-": ("a PDF document", EXPORT),
-    b"SQLite format 3\x00": ("an SQLite database", EXPORT),
-    b"\x89PNG": ("a picture", "copy the accounts into a text file"),
-    b"\xff\xd8\xff": ("a picture", "copy the accounts into a text file"),
-    b"PAR1": ("a Parquet file", EXPORT),
-}
-"""First bytes of files that have no rows: what such a file is, and the next step."""
-
-SAVE_AGAIN = "open it in a spreadsheet program and save it as CSV or xlsx"
-TEXTS = (
-    (re.compile(r"<\?xml.*?<(?:\w+:)?workbook", re.IGNORECASE | re.DOTALL), "an XML spreadsheet", SAVE_AGAIN),
-    (re.compile(r"<(?:!doctype|!--|html|head|body|meta|table|div|style)", re.IGNORECASE), "HTML, not a table", SAVE_AGAIN),
-    (re.compile(r"<[?\w]"), "XML, not a table", EXPORT),
-    (re.compile(r"MIME-Version:", re.IGNORECASE), "a web page (MHTML), not a table", SAVE_AGAIN),
-    (re.compile(r"\{\\rtf"), "an RTF document", "save it as plain text"),
-    (re.compile(r"BEGIN:VCARD", re.IGNORECASE), "a list of contacts (vCard)", EXPORT),
-    (re.compile(r"ID;P"), "a SYLK spreadsheet", SAVE_AGAIN),
-    (re.compile(r"(?:INSERT INTO|CREATE TABLE|DROP TABLE|SELECT) |-- \S+ dump|PGDMP", re.IGNORECASE), "SQL", EXPORT),
-    (re.compile(r"#!/|%!PS"), "a program", "choose another file"),
-)
-"""Beginnings of texts that have no rows."""
+NO_ROWS = [
+    (re.compile(rb"(?:\xef\xbb\xbf|\xff\xfe|\xfe\xff)?\s*(?:" + begin + rb")", re.DOTALL), what, next_step)
+    for begin, what, next_step in [
+        (rb"PK\x05\x06", "an empty zip archive", "choose another file"),
+        (rb"7z\xbc\xaf\x27\x1c", "a 7z archive", UNPACK),
+        (rb"Rar!\x1a\x07", "a rar archive", UNPACK),
+        (rb"\xfd7zXZ", "compressed with xz", "unpack it first (xz -dc)"),
+        (rb"BZh91AY&SY", "compressed with bzip2", "unpack it first (bzip2 -dc)"),
+        (rb"\x28\xb5\x2f\xfd", "compressed with zstd", "unpack it first (zstd -dc)"),
+        (rb"%PDF-", "a PDF document", EXPORT),
+        (rb"SQLite format 3", "an SQLite database", EXPORT),
+        (rb"\x89PNG|\xff\xd8\xff", "a picture", COPY),
+        (rb"PAR1", "a Parquet file", EXPORT),
+        (rb"(?i:<\?xml.*?<(?:\w+:)?workbook)", "an XML spreadsheet", SAVE_AGAIN),
+        (rb"(?i:<(?:!doctype|!--|html|head|body|meta|table|div|style))", "HTML, not a table", SAVE_AGAIN),
+        (rb"<[?\w]", "XML, not a table", EXPORT),
+        (rb"(?i:MIME-Version:)", "a web page (MHTML), not a table", SAVE_AGAIN),
+        (rb"\{\\rtf", "an RTF document", "save it as plain text"),
+        (rb"(?i:BEGIN:VCARD)", "a list of contacts (vCard)", EXPORT),
+        (rb"ID;P", "a SYLK spreadsheet", SAVE_AGAIN),
+        (rb"(?i:(?:INSERT INTO|CREATE TABLE|DROP TABLE|SELECT) |-- \S+ dump|PGDMP)", "SQL", EXPORT),
+        (rb"#!/|%!PS", "a program", "choose another file"),
+    ]
+]
+"""Beginnings of files that have no rows, without the zeros of UTF-16: what such a file is, and the next step."""
 
 OF_ERROR = re.compile(rb'(<(?:\w+:)?c\s[^>]*\bt=")e(")')
 OF_ERROR_IN_ODS = re.compile(rb' office:string-value=""(?= calcext:value-type="error")')
@@ -87,28 +87,29 @@ NOT_DECODED = re.compile("[\udc80-\udcff]")
 """A byte that is not of the encoding, as ``surrogateescape`` gives it."""
 
 
-def refusal(name: str, what: str, next_step: str) -> InvalidRequest:
+def _refusal(what: str, next_step: str) -> InvalidRequest:
     """Return the error about an input that is something else."""
-    return InvalidRequest(f"{name}: this is {what}: {next_step}", field="source")
+    return InvalidRequest(f"this is {what}: {next_step}", field="source")
 
 
 # ------------------------------------------------------------------------------ bytes
 
 
-def opened(read: Callable[[int], bytes], name: str) -> tuple[bytes, Callable[[int], bytes]]:
+def opened(read: Callable[[int], bytes]) -> tuple[bytes, Callable[[int], bytes]]:
     """Return the first bytes, and a function that reads all of them from the beginning, unpacked if they are gzip.
 
     Raises InvalidRequest for what is neither text nor a workbook.
     """
     head, rest = _from_beginning(read)
-    if head.startswith(GZIP):
-        head, rest = _from_beginning(_unpacked(rest, name))
-        name = f"{name} (unpacked)"
+    packed = head.startswith(GZIP)
+    if packed:
+        head, rest = _from_beginning(_unpacked(rest))
         if head.startswith(GZIP):
-            raise refusal(name, "compressed twice with gzip", "unpack it first (gzip -dc)")
-    for mark, (what, next_step) in OTHERS.items():
-        if head.startswith(mark):
-            raise refusal(name, what, next_step)
+            raise _refusal("compressed twice with gzip", "unpack it first (gzip -dc)")
+    begin = head.replace(b"\0", b"")
+    for form, what, next_step in NO_ROWS:
+        if form.match(begin):
+            raise _refusal(f"{what} in a gzip file" if packed else what, next_step)
     return head, rest
 
 
@@ -120,7 +121,7 @@ def _from_beginning(read: Callable[[int], bytes]) -> tuple[bytes, Callable[[int]
     return head, lambda size: left.pop() if left else read(size)
 
 
-def _unpacked(read: Callable[[int], bytes], name: str) -> Callable[[int], bytes]:
+def _unpacked(read: Callable[[int], bytes]) -> Callable[[int], bytes]:
     class Packed:
         """The file that GzipFile asks for."""
 
@@ -137,22 +138,22 @@ def _unpacked(read: Callable[[int], bytes], name: str) -> Callable[[int], bytes]
         try:
             return packed.read1(size)
         except EOFError as error:
-            raise refusal(name, "a gzip file that is cut off", "copy or compress it again") from error
+            raise _refusal("a gzip file that is cut off", "copy or compress it again") from error
         except (BadGzipFile, zlib.error) as error:
-            raise refusal(name, f"a gzip file that is damaged ({error})", "copy or compress it again") from error
+            raise _refusal(f"a gzip file that is damaged ({error})", "copy or compress it again") from error
 
     return unpack
 
 
 class Sheet(NamedTuple):
-    """The cells of a sheet as a person sees them, from its first row on; ``of``: how many sheets its workbook has."""
+    """The cells of a sheet from its first row on, as texts, but for long numbers; ``of``: the sheets of its workbook."""
 
     name: str
     of: int
-    rows: list[list[str]]
+    rows: list[list[str | float]]
 
 
-def sheet_of(head: bytes, read: Callable[[int], bytes], name: str, sheet: str | None) -> Sheet | None:
+def sheet_of(head: bytes, read: Callable[[int], bytes], sheet: str | None) -> Sheet | None:
     """Return a sheet of a workbook, or None if it is no workbook.
 
     ``sheet``: its name (default: the first one). Raises InvalidRequest.
@@ -161,32 +162,32 @@ def sheet_of(head: bytes, read: Callable[[int], bytes], name: str, sheet: str | 
         return None
     data = b"".join(iter(lambda: read(BLOCK), b""))
     if head.startswith(ZIP):
-        data = _checked_zip(data, name)
+        data = _checked_zip(data)
     elif OF_ERROR_IN_XLS.search(data):
-        raise refusal(name, "an xls workbook with errors in cells (#N/A, #REF!)", "correct them, or save it as xlsx")
+        raise _refusal("an xls workbook with errors in cells (#N/A, #REF!)", "correct them, or save it as xlsx")
     try:
         from python_calamine import CalamineWorkbook, PasswordError
     except ModuleNotFoundError:
         needed = missing_extra("a spreadsheet", "python-calamine", "excel")
-        raise InvalidRequest(f"{name}: {needed}; or {AS_CSV}", field="source") from None
+        raise InvalidRequest(f"{needed}; or {AS_CSV}", field="source") from None
     try:
         book = CalamineWorkbook.from_filelike(BytesIO(data))
         names = book.sheet_names
         chosen = sheet if sheet is not None else names[0]
         found = book.get_sheet_by_name(chosen).to_python(skip_empty_area=False) if chosen in names else None
     except PasswordError:
-        raise refusal(name, "a workbook with a password", "save it without one") from None
+        raise _refusal("a workbook with a password", "save it without one") from None
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # the library's, no Exception
             raise
-        raise refusal(name, f"an Office document that has no readable sheet ({error})", AS_CSV) from None
+        raise _refusal(f"an Office document that has no readable sheet ({error})", AS_CSV) from None
     if found is None:
         among = ", ".join(map(repr, names))
-        raise InvalidRequest(f"sheet: no sheet {chosen!r} among {among}: name one with --sheet", field="sheet")
+        raise InvalidRequest(f"no sheet {chosen!r} among {among}: name one with --sheet", field="sheet")
     return Sheet(chosen, len(names), [[_shown(cell) for cell in row] for row in cast("list[list[Any]]", found)])
 
 
-def _checked_zip(data: bytes, name: str) -> bytes:
+def _checked_zip(data: bytes) -> bytes:
     """Return a workbook whose errors are texts; the library reads them as empty cells.
 
     Raises InvalidRequest if a zip file is no workbook, or if one of its sheets is too large for the memory.
@@ -199,7 +200,7 @@ def _checked_zip(data: bytes, name: str) -> bytes:
                 word = any(each.startswith("word/") for each in inside)
                 binary = "xl/workbook.bin" in inside
                 what = "a Word document" if word else "a binary workbook (xlsb)" if binary else "a zip archive"
-                raise refusal(name, what, EXPORT if word else SAVE_AGAIN if binary else UNPACK)
+                raise _refusal(what, EXPORT if word else SAVE_AGAIN if binary else UNPACK)
             for sheet in inside:
                 if sheet != "content.xml" and not re.fullmatch(r"xl/worksheets/[^/]+\.xml", sheet):
                     continue
@@ -207,7 +208,7 @@ def _checked_zip(data: bytes, name: str) -> bytes:
                 rows, columns = _last_cell(xml)
                 if rows * columns > MAX_CELLS:
                     what = f"a workbook with a sheet of {rows:,} rows and {columns:,} columns"
-                    raise refusal(name, what, "delete what is far from the table, or save as CSV")
+                    raise _refusal(what, "delete what is far from the table, or save as CSV")
                 text = OF_ERROR.sub(rb"\1str\2", OF_ERROR_IN_ODS.sub(b"", xml))
                 if text != xml:
                     errors[sheet] = text
@@ -220,7 +221,7 @@ def _checked_zip(data: bytes, name: str) -> bytes:
     except (BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
         if isinstance(error, InvalidRequest):
             raise
-        raise refusal(name, "a zip file that is cut off or damaged", "copy it again") from None
+        raise _refusal("a zip file that is cut off or damaged", "copy it again") from None
     return changed.getvalue()
 
 
@@ -238,18 +239,33 @@ def _last_cell(xml: bytes) -> tuple[int, int]:
     return max(sizes, key=lambda size: size[0] * size[1])
 
 
-def _shown(cell: Any) -> str:
-    """Return a cell as a person sees it; of a number of 16 digits or more a spreadsheet keeps only the first 15."""
+def _shown(cell: Any) -> str | float:
+    """Return a cell as a person sees it. A number with more digits than a spreadsheet keeps stays one: no account."""
     if isinstance(cell, bool):
         return str(cell).upper()
     if isinstance(cell, (int, float)):
-        if abs(cell) >= 1e15:  # noqa: PLR2004  # 15 digits
-            return f"{cell:.5E}"
-        return str(int(cell)) if cell == int(cell) else repr(cell)
+        if abs(cell) >= 1e15:  # noqa: PLR2004  # 15 digits are kept
+            return float(cell)
+        return repr(cell).removesuffix(".0")
     return str(cell)
 
 
 # ------------------------------------------------------------------------------ text
+
+
+def codec(name: str | None) -> str:
+    """Return Python's name of an encoding, by default UTF-8. Raises InvalidRequest for one that is not read."""
+    try:
+        found = codecs.lookup("utf-8" if name is None else name).name.removesuffix("-sig")
+    except (LookupError, TypeError, ValueError):
+        found = ""
+    if found not in {"utf-8", "gbk", "gb2312", CHINESE}:
+        raise InvalidRequest(
+            f"encoding: {name!r} is not read: use utf-8 or {CHINESE}, or convert the input first (iconv -t utf-8); UTF-16 "
+            "that begins with its byte order mark is read without a flag",
+            field="encoding",
+        )
+    return found if found == "utf-8" else CHINESE  # of which the other ones are parts
 
 
 def encoding_of(head: bytes, encoding: str) -> str:
@@ -259,12 +275,12 @@ def encoding_of(head: bytes, encoding: str) -> str:
     even, odd = head[:16:2], head[1:16:2]
     if len(odd) > 1 and any(not any(each) and all(other) for each, other in ((even, odd), (odd, even))):
         raise InvalidRequest(
-            "encoding: the input is UTF-16 without its mark: convert it (iconv -f utf-16le -t utf-8), or save it as UTF-8",
+            "the input is UTF-16 without its mark: convert it (iconv -f utf-16le -t utf-8), or save it as UTF-8",
             field="encoding",
         )
     if head.startswith(codecs.BOM_UTF8) and encoding != "utf-8":
         raise InvalidRequest(
-            f"encoding: the input begins with the byte order mark of UTF-8, but {encoding} was requested (--encoding)",
+            f"the input begins with the byte order mark of UTF-8, but {encoding} was requested (--encoding)",
             field="encoding",
         )
     return encoding
@@ -294,12 +310,12 @@ def not_decoded(text: str, encoding: str) -> str | None:
     found = NOT_DECODED.search(text)
     if found is None:
         return None
-    hint = f" (it seems to be {CHINESE}: --encoding {CHINESE})" if as_chinese(text, encoding) else ""
+    hint = f" (it seems to be {CHINESE}: --encoding {CHINESE})" if _as_chinese(text, encoding) else ""
     byte = len(text[: found.start()].encode(encoding, "surrogateescape")) + 1
     return f"not {encoding} at byte {byte}{hint}"
 
 
-def as_chinese(text: str, encoding: str) -> str:
+def _as_chinese(text: str, encoding: str) -> str:
     """Return the bytes of a text as GB18030 if half of what is not ASCII are common characters, else an empty text."""
     data = text.encode(encoding, "surrogateescape")
     try:
@@ -311,23 +327,19 @@ def as_chinese(text: str, encoding: str) -> str:
     return found if common and cleaned(found).isprintable() else ""
 
 
-def require_table(lines: list[str], encoding: str, name: str) -> None:
-    """Raise InvalidRequest if the first lines, of which the first is not blank, are not those of rows."""
-    text = cleaned("".join(lines[:20]))
-    for form, what, next_step in TEXTS:
-        if form.match(text):
-            raise refusal(name, what, next_step)
+def require_text(lines: list[str], encoding: str) -> None:
+    """Raise InvalidRequest if the first lines, of which the first is not blank, are not text in the encoding."""
     first, second = cleaned(lines[0]), cleaned("".join(lines[1:2]))
-    if chinese := as_chinese(first, encoding) if NOT_DECODED.search(first) else "":
-        row = as_chinese(second, encoding)
+    if chinese := _as_chinese(first, encoding) if NOT_DECODED.search(first) else "":
+        row = _as_chinese(second, encoding)
         raise InvalidRequest(
-            f"{name}: the first line is not {encoding}. As {CHINESE} it is {excerpt_of(chinese)!r}"
+            f"the first line is not {encoding}. As {CHINESE} it is {excerpt_of(chinese)!r}"
             + (f", and the next line is {excerpt_of(row)!r}" if row else "")
             + f". If this is right: --encoding {CHINESE}",
             field="encoding",
         )
     if NOT_DECODED.search(first) or re.search(r"[\0-\x08\x0e-\x1f]", first):
         raise InvalidRequest(
-            f"{name}: the first line is not {encoding}: the input is no text, or in another encoding: name it (--encoding)",
+            f"the first line is not {encoding}: the input is no text, or in another encoding: convert it to UTF-8",
             field="encoding",
         )

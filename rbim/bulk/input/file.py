@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+from contextlib import closing, contextmanager
 from io import TextIOBase
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from attrs import define, field
+from attrs import asdict, define, field
 
-from rbim.bulk.input.content import UTF_16, encoding_of, lines_of, not_decoded, opened, require_table, sheet_of
-from rbim.bulk.input.format import Format, codec, delimiter
-from rbim.bulk.input.rows import BadRow, Columns, Row, are_plain, bad_row, cleaned, parse_row, unescaped
-from rbim.bulk.input.table import DELIMITERS, Table, Wanted, csv_table, json_table, sheet_table
+from rbim.bulk.input.content import UTF_16, codec, encoding_of, lines_of, not_decoded, opened, require_text, sheet_of
+from rbim.bulk.input.rows import (
+    ADDED,
+    BadRow,
+    Columns,
+    Format,
+    Row,
+    are_plain,
+    bad_row,
+    cleaned,
+    column_key,
+    parse_row,
+    unescaped,
+)
+from rbim.bulk.input.table import DELIMITERS, ROLES, Table, Wanted, csv_table, json_table, sheet_table
 from rbim.errors import InvalidRequest
 from rbim.validators import one_of, or_none, whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from os import PathLike
-    from types import TracebackType
     from typing import Self
 
     import attrs
 
     from rbim.bulk.input.table import Block
 
-__all__ = ["RowFile", "in_batches"]
+__all__ = ["RowFile", "in_batches", "source_of"]
 
 BATCH = 5000
 """Rows that are loaded together."""
@@ -48,10 +59,6 @@ def _limit(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
         )
 
 
-def _to_codec(value: str | None) -> str:
-    return codec("utf-8" if value is None else value)
-
-
 @define(eq=False)
 class RowFile:
     """Read a file, or a stream of bytes (``sys.stdin.buffer``), as ``Row | BadRow``, in bounded memory.
@@ -60,9 +67,9 @@ class RowFile:
     JSON array, or a workbook (xlsx, xls, ods; the extra ``excel``); each of them may be compressed with gzip. Anything else
     is refused. Workbooks and JSON arrays are read into memory as a whole.
 
-    ``encoding``: default UTF-8 (``gb18030`` for exports of Chinese spreadsheets), with or without a byte order mark; UTF-16
-    is read if it has its mark. ``delimiter``: of CSV; default: one of ``,`` ``;`` tab ``|``, by the header. ``sheet``: the
-    name of a workbook's sheet; default: the first one.
+    ``encoding``: UTF-8 (default) or ``gb18030`` (exports of Chinese spreadsheets), with or without a byte order mark; UTF-16
+    is read if it has its mark. The delimiter of CSV is one of ``,`` ``;`` tab ``|``, by the header, or that of a first line
+    ``sep=``. ``sheet``: the name of a workbook's sheet; default: the first one.
 
     Columns are ``group``, ``account`` and optionally ``user_name`` (the acting account), or those named by
     ``group_column``, ``account_column`` and ``user_name_column``; case and surrounding space of a name do not count, other
@@ -83,8 +90,7 @@ class RowFile:
     """
 
     source: str | PathLike[str] | BinaryIO
-    encoding: str = field(default=None, kw_only=True, converter=_to_codec)
-    delimiter: str | None = field(default=None, kw_only=True, validator=or_none(delimiter))
+    encoding: str = field(default=None, kw_only=True, converter=codec)
     sheet: str | None = field(default=None, kw_only=True)
     header: int | None = field(default=None, kw_only=True, validator=or_none(whole_number))
     group: str | None = field(default=None, kw_only=True, converter=_to_group)
@@ -94,10 +100,10 @@ class RowFile:
     allow_damaged: bool = field(default=False, kw_only=True, validator=one_of(bool))
     max_bad: float | None = field(default=None, kw_only=True, validator=or_none(_limit))
     _opened: BinaryIO | None = field(default=None, init=False, repr=False)
-    _format: Format | None = field(default=None, init=False, repr=False)
     _about: str = field(default="", init=False, repr=False)
-    _blocks: Iterator[Block] = field(default=iter(()), init=False, repr=False)
     _table: Table = field(init=False, repr=False)
+    _format: Format = field(init=False, repr=False)
+    _blocks: Iterator[Block] = field(default=iter(()), init=False, repr=False)
     _rows: Iterator[Row | BadRow] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -105,7 +111,7 @@ class RowFile:
         """Name of the source: the path, or the name of the stream."""
         if hasattr(self.source, "read"):
             name = getattr(self.source, "name", None)
-            return name if isinstance(name, str) else "the input"
+            return "standard input" if name == "<stdin>" else name if isinstance(name, str) else "the input"
         return str(self.source)
 
     @property
@@ -114,71 +120,48 @@ class RowFile:
         return None if hasattr(self.source, "read") else Path(cast("str", self.source)).absolute()
 
     @property
-    def format(self) -> Format:
-        """Format of the rows, for writing rows back. The first access begins to read."""
-        if self._format is None:
-            try:
-                self._format = self._begin()
-            except OSError as error:
-                self.close()
-                raise self._unreadable(error) from error
-            except InvalidRequest:
-                self.close()
-                raise
-        return self._format
-
-    @property
     def about(self) -> str:
         """How the input is read: its kind, and the columns that were chosen. The first access begins to read."""
-        _ = self.format
+        self._begin()
         return self._about
 
     def __iter__(self) -> Iterator[Row | BadRow]:
-        _ = self.format
+        self._begin()
         if self._rows is None:
             self._rows = chain.from_iterable(columns.rows() for columns in self._batches())
         return self._rows
 
     def _batches(self) -> Iterator[Columns]:
         """Yield the rows as columns of some :data:`BATCH` rows. Raises InvalidRequest as iteration does."""
-        _ = self.format
+        self._begin()
         count = bad = 0
         limit: Any = self.max_bad  # a count, or a share of the rows
-        try:
+        with closing(self), self._naming():
             block = next(self._blocks, None)
             while block:
                 columns = Columns([], [], [], [])
                 while block and len(columns.accounts) < BATCH:
                     columns.extend(self._columns(*block))
                     block = next(self._blocks, None)
-                found: list[int] = []
+                found: list[BadRow] = []
                 if BadRow in set(map(type, columns.accounts)):
-                    found = [place for place, each in enumerate(columns.accounts, 1) if isinstance(each, BadRow)]
-                self._note(columns)
-                if isinstance(limit, int) and bad + len(found) > limit:
-                    first = f"the first {limit + 1:,} among {count + found[limit - bad]:,} rows"
-                    raise self._too_many(f"more than {limit:,} rows are invalid, {first}")
+                    found = [each for each in columns.accounts if isinstance(each, BadRow)]
+                self._note(columns, found)
                 count, bad = count + len(columns.accounts), bad + len(found)
+                share = f"{bad:,} of {'the first ' if block else ''}{count:,} rows are invalid"
+                if isinstance(limit, int) and bad > limit:
+                    raise _too_many(f"{share}, more than {limit:,}")
                 if not block and isinstance(limit, float) and bad > limit * count:
-                    raise self._too_many(f"{bad:,} of {count:,} rows are invalid, more than {limit:.4g} of all")
+                    raise _too_many(f"{share}, more than {limit:.4g} of all")
                 yield columns
-        except OSError as error:
-            raise self._unreadable(error) from error
-        finally:
-            self.close()
 
-    def _note(self, columns: Columns) -> None:
+    def _note(self, columns: Columns, bad: list[BadRow]) -> None:
         """Look at rows before they are yielded, or are too bad to be."""
-
-    def _too_many(self, what: str) -> InvalidRequest:
-        return InvalidRequest(f"{self.name}: {what} (--max-bad): correct them, or allow more", field="max_bad")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -187,36 +170,47 @@ class RowFile:
         if self._opened is not None:
             self._opened.close()
 
+    @contextmanager
+    def _naming(self) -> Generator[None]:
+        """Let errors of the block name the input, and close it then."""
+        try:
+            yield
+        except OSError as error:
+            self.close()
+            raise InvalidRequest(f"{self.name}: cannot be read: {error.strerror or error}", field="source") from error
+        except InvalidRequest as error:
+            self.close()
+            raise InvalidRequest(f"{self.name}: {error.message}", field=error.field) from error.__cause__
+
+    def _begin(self) -> None:
+        """Open the file, and find the columns and the format, unless that was done."""
+        if not self._about:
+            with self._naming():
+                self._read_beginning()
+
     def _reader(self) -> Callable[[int], bytes]:
         stream = self.source
         if isinstance(stream, TextIOBase):
-            raise InvalidRequest(
-                "source: a text stream cannot be read: use a stream of bytes (sys.stdin.buffer)", field="source"
-            )
+            raise InvalidRequest("a text stream cannot be read: use a stream of bytes (sys.stdin.buffer)", field="source")
         if not hasattr(stream, "read"):
             try:
                 self._opened = stream = Path(cast("str", stream)).open("rb")  # noqa: SIM115  # close() closes it
             except (OSError, ValueError) as error:
-                raise InvalidRequest(
-                    f"{self.name}: cannot be opened: {getattr(error, 'strerror', None) or error}", field="source"
-                ) from error
+                cause = getattr(error, "strerror", None) or error
+                raise InvalidRequest(f"cannot be opened: {cause}", field="source") from error
         return cast("Callable[[int], bytes]", getattr(stream, "read1", cast("BinaryIO", stream).read))
 
-    def _unreadable(self, error: OSError) -> InvalidRequest:
-        return InvalidRequest(f"{self.name}: cannot be read: {error.strerror or error}", field="source")
-
-    def _begin(self) -> Format:
-        """Read the beginning, find the columns, and return the format to write such rows in."""
-        wanted = Wanted(
-            self.group, self.group_column, self.account_column, self.user_name_column, self.delimiter, self.header
-        )
-        head, read = opened(self._reader(), self.name)
-        sheet = sheet_of(head, read, self.name, self.sheet)
+    def _read_beginning(self) -> None:
+        names = (self.group_column, self.account_column, self.user_name_column)
+        wanted = Wanted(self.group, dict(zip(ROLES, names, strict=True)), self.header)
+        head, read = opened(self._reader())
+        sheet = sheet_of(head, read, self.sheet)
         if sheet is not None:
-            self._table = table = sheet_table(sheet, wanted)
-            return self._described(f"sheet {sheet.name!r} of a workbook", table, kind="csv", bom=True, line_end="\r\n")
+            what = f"sheet {sheet.name!r} of a workbook"
+            self._take(what, sheet_table(sheet, wanted), bom=True, line_end="\r\n")
+            return
         if self.sheet is not None:
-            raise InvalidRequest(f"sheet: {self.name} is no workbook: leave out --sheet", field="sheet")
+            raise InvalidRequest("the input is no workbook: leave out --sheet", field="sheet")
         encoding = encoding_of(head, self.encoding)
         lines = lines_of(read, encoding)
         first = next(lines, "")
@@ -227,42 +221,41 @@ class RowFile:
         while not cleaned(first):
             number += 1
             if (following := next(lines, None)) is None:
-                raise InvalidRequest(f"{self.name}: the input is empty: check where it comes from", field="source")
+                raise InvalidRequest("the input is empty: check where it comes from", field="source")
             first = following
         top = [first, *islice(lines, 20)]
-        require_table(top, encoding, self.name)
+        require_text(top, encoding)
         lines = chain(top, lines)
-        begin = cleaned(first)[:1]
         # what is read as UTF-16 is written as UTF-8 with a mark, which spreadsheets read, too
         form: dict[str, Any] = {"bom": bom, "line_end": line_end, "encoding": encoding}
         form |= {"bom": True, "encoding": "utf-8"} if encoding == UTF_16 else {}
+        begin = cleaned(first)[:1]
         if begin in {"{", "["}:
-            self._table = table = json_table(lines, wanted, number, array=begin == "[")
-            return self._described("a JSON array" if begin == "[" else "JSON lines", table, kind="jsonl", **form)
-        self._table = table = csv_table(lines, wanted, number)
+            table = json_table(lines, wanted, number, array=begin == "[")
+            self._take("a JSON array" if begin == "[" else "JSON lines", table, kind="jsonl", **form)
+            return
+        table = csv_table(lines, wanted, number)
         separator = dict(zip(DELIMITERS, ("commas", "semicolons", "tabs", "bars"), strict=True)).get(table.delimiter)
         what = "a list" if table.only else f"CSV with {separator or repr(table.delimiter)}"
-        return self._described(what, table, kind="csv", delimiter=table.delimiter, **form)
+        self._take(what, table, delimiter=table.delimiter, **form)
 
-    def _described(self, what: str, table: Table, **form: Any) -> Format:
-        self._blocks = table.blocks
-        names = table.names or [*map(str, range(1, table.width + 1))]
-        roles = {"account": table.account, "group": table.group, "user_name": table.user_name}
-        used = {role: names[index] for role, index in roles.items() if index is not None}
-        if form["kind"] == "jsonl" and self.group is not None:
-            del used["group"]
-        columns = [f"{role}: column {name!r}" for role, name in used.items()]
-        one = ["one account in each row"] if table.only else []
-        self._about = "; ".join([what, *(one or columns), *([] if "group" in used else [f"group: {self.group}"])])
-        if not table.names:  # there is a header when the rows are written back
+    def _take(self, what: str, table: Table, **form: Any) -> None:
+        """Read this table, and describe it. Raises InvalidRequest if no column could be added to it."""
+        used: dict[str, str] = {role: table.names[table.places[role]] for role in ROLES if role in table.places}
+        if self.group is not None and form.get("kind") == "jsonl":
+            used.pop("group", None)
+        columns = [f"{role}: column {used[role]!r}" for role in ("account", "group", "user_name") if role in used]
+        of_all = [] if "group" in used else [f"group: {self.group}"]
+        about = "; ".join([what, *(["one account in each row"] if table.only else columns), *of_all])
+        if not table.has_header:  # there is one when the rows are written back
             used = {role: role for role in used}
-        return Format(
-            group_column=used.get("group", "group"),
-            account_column=used["account"],
-            user_name_column=used.get("user_name"),
-            group=None if "group" in used else self.group,
-            **form,
-        )
+        names = [*used.values(), *ADDED]
+        if len(set(map(column_key, names))) < len(names):
+            raise InvalidRequest(
+                f"the columns {', '.join(names)} must have different names (the last two are added on writing)",
+                field="account_column",
+            )
+        self._table, self._blocks, self._format, self._about = table, table.blocks, Format(columns=used, **form), about
 
     def _columns(self, lines: Sequence[int], records: Sequence[list[Any] | BadRow]) -> Columns:
         """Return the rows of records. Nearly all need no further look, and are read all at once."""
@@ -280,12 +273,12 @@ class RowFile:
 
     def _plain_columns(self, lines: Sequence[int], records: Sequence[Any]) -> Columns | None:
         table, given, size = self._table, self.group, len(records)
-        if set(map(type, records)) != {list} or set(map(len, records)) != {table.width}:
+        if set(map(type, records)) != {list} or set(map(len, records)) != {len(table.names)}:
             return None
         cells = list(zip(*records, strict=True))
-        accounts = list(cells[table.account])
-        groups: list[Any] = [given] * size if table.group is None else list(cells[table.group])
-        acting: list[Any] = [None] * size if table.user_name is None else list(cells[table.user_name])
+        accounts = list(cells[table.places["account"]])
+        groups: list[Any] = list(cells[table.places["group"]]) if "group" in table.places else [given] * size
+        acting: list[Any] = list(cells[table.places["user_name"]]) if "user_name" in table.places else [None] * size
         try:
             others = {*groups} - {given}, {*acting} - {None, ""}
         except TypeError:  # JSON of another type
@@ -296,27 +289,40 @@ class RowFile:
 
     def _row(self, line: int, cells: list[Any]) -> Row | BadRow | None:
         """Return the row of a record, or None if it is blank."""
-        table = self._table
+        table, width = self._table, len(self._table.names)
         texts = [each if isinstance(each, str) else "" if each is None else str(each) for each in cells]
         text = table.delimiter.join(texts)
         if not any(map(cleaned, texts)) and None not in cells:  # of an object of JSON something is missing
             return None
-        if any(map(cleaned, texts[table.width :])) or len(cells) < table.width:
-            has = f"the header has {table.width}" if table.names else f"other rows have {table.width}"
+        if any(map(cleaned, texts[width:])) or len(cells) < width:
+            has = f"the header has {width}" if table.has_header else f"other rows have {width}"
             return bad_row(line, f"{len(cells)} cells, but {has}", text)
-        if table.only and self.delimiter is None and any(each in text for each in DELIMITERS):
+        if table.only and any(each in text for each in DELIMITERS):
             return bad_row(line, "several cells, but other rows have one account", text)
-        values = [None if at is None else cells[at] for at in (table.group, table.account, table.user_name)]
-        for place, cell in enumerate(values):
-            if isinstance(cell, str) and (fault := not_decoded(cell, self.encoding)) is not None:
-                return bad_row(line, fault, text)
-            if isinstance(cell, str) and self.format.kind == "csv":
-                values[place] = unescaped(cell)
-        group, account, user_name = values
+        values: dict[str, Any] = {role: cells[at] for role, at in table.places.items()}
+        for role, cell in values.items():
+            if isinstance(cell, str):
+                if (fault := not_decoded(cell, self.encoding)) is not None:
+                    return bad_row(line, fault, text)
+                values[role] = unescaped(cell) if self._format.kind == "csv" else cell
+        group, account, user_name = map(values.get, ROLES)
         row = parse_row(group, account, user_name, self.group, allow_damaged=self.allow_damaged)
         return bad_row(line, row, text) if isinstance(row, str) else row
+
+
+def _too_many(what: str) -> InvalidRequest:
+    return InvalidRequest(f"{what} (--max-bad): correct them, or allow more", field="max_bad")
 
 
 def in_batches(rows: RowFile) -> Iterator[Columns]:
     """Yield the rows that iteration would yield, as columns of some :data:`BATCH` rows."""
     return rows._batches()  # noqa: SLF001  # in one module
+
+
+def source_of(rows: object) -> dict[str, Any]:
+    """Return the origin of rows as the journal stores it: a name, and the format to write such rows in."""
+    if isinstance(rows, RowFile):
+        path = {} if rows.path is None else {"path": str(rows.path)}
+        _ = rows.about
+        return {"name": rows.name, **path, "format": asdict(rows._format)}  # noqa: SLF001  # in one module
+    return {"name": "rows", "format": asdict(Format())}

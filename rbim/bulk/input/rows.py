@@ -1,11 +1,13 @@
-"""Rows of a job's input: an account and its group, and the checks of their values."""
+"""Rows of a job's input: an account and its group, the checks of their values, and the format to write them back in."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from itertools import compress
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+from attrs import field, frozen
 
 from rbim._support.text import formula_of, one_line
 
@@ -14,8 +16,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 __all__ = [
+    "ADDED",
     "BadRow",
     "Columns",
+    "Format",
     "Row",
     "are_plain",
     "bad_row",
@@ -114,18 +118,18 @@ def parse_row(
     """
     if account is None:
         return "no account"
-    account, error = _text("account", account, allow_damaged=allow_damaged)
-    if error or not account:
-        return error or "empty account"
-    group, error = (default_group or "", None) if group is None else _text("group", group, allow_damaged=allow_damaged)
-    if error:
-        return error
-    if default_group is not None and group not in {"", default_group}:
+    try:
+        account = _text("account", account, allow_damaged=allow_damaged)
+        group = "" if group is None else _text("group", group, allow_damaged=allow_damaged)
+        user_name = None if user_name is None else _text("user name", user_name, allow_damaged=allow_damaged)
+    except ValueError as error:
+        return str(error)
+    if group and default_group is not None and group != default_group:
         return f"group: {group!r}, but {default_group!r} is given for all rows"
-    if not (group := group or default_group):
-        return "empty group"
-    user_name, error = ("", None) if user_name is None else _text("user name", user_name, allow_damaged=allow_damaged)
-    return error or Row(group, account, user_name or None)
+    group = group or default_group
+    if not account:
+        return "empty account"
+    return Row(group, account, user_name or None) if group else "empty group"
 
 
 def unescaped(cell: str) -> str:
@@ -135,29 +139,32 @@ def unescaped(cell: str) -> str:
     return kept[1] if kept else formula_of(cell)
 
 
-def _text(name: str, value: Any, *, allow_damaged: bool) -> tuple[str, str | None]:
-    """Return the text of a value and None, or any text and the error."""
+def _text(name: str, value: Any, *, allow_damaged: bool) -> str:
+    """Return the text of a value. Raises ValueError."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return str(value), None
+        return str(value)
+    if isinstance(value, float) and abs(value) >= 1e15:  # noqa: PLR2004  # a cell of a workbook
+        raise ValueError(f"{name}: {value:.5E} is a rounded number, its digits are lost: enter such numbers as text")
     if not isinstance(value, str):
-        return "", f"{name}: invalid value {one_line(repr(value), 40)}: use a string or a whole number"
+        raise ValueError(f"{name}: invalid value {one_line(repr(value), 40)}: use a string or a whole number")  # noqa: TRY004
     text = cleaned(value)
     if _PLAIN.fullmatch(text):
-        return text, None
+        return text
     forbidden = _FORBIDDEN.search(text)
     if forbidden is not None:
         what = "a line break" if forbidden[0] in "\r\n" else f"the character U+{ord(forbidden[0]):04X}"
-        return text, f"{name}: contains {what}"
+        raise ValueError(f"{name}: contains {what}")
     if allow_damaged:
-        return text, None
+        return text
     damage = _DAMAGED.fullmatch(text)
     if damage is not None:
-        return text, f"{name}: {text!r} looks like {DAMAGED[(damage.lastindex or 1) - 1][1]} (--allow-damaged accepts it)"
+        what = DAMAGED[(damage.lastindex or 1) - 1][1]
+        raise ValueError(f"{name}: {text!r} looks like {what} (--allow-damaged accepts it)")
     unseen = None if text.isascii() else next(filter(_is_invisible, text), None)
     if unseen is not None:
         named = f"U+{ord(unseen):04X} {unicodedata.name(unseen, '')}".rstrip()
-        return text, f"{name}: contains the invisible character {named} (--allow-damaged accepts it)"
-    return text, None
+        raise ValueError(f"{name}: contains the invisible character {named} (--allow-damaged accepts it)")
+    return text
 
 
 def _is_invisible(character: str) -> bool:
@@ -221,3 +228,23 @@ class Columns(NamedTuple):
         """Return the rows one by one."""
         for group, account, user_name in zip(*self[:3], strict=True):
             yield account if isinstance(account, BadRow) else Row(group, account, user_name)
+
+
+ADDED = ("state", "reason")
+"""The columns that are added when rows are written back; no other column may have these names."""
+
+
+@frozen(kw_only=True)
+class Format:
+    r"""The format in which rows of a file are written back: found when it is read, and kept in the journal.
+
+    ``columns``: the names of those that the file has among ``group``, ``account`` and ``user_name``, in this order.
+    ``delimiter`` is for CSV. ``line_end`` is ``\n``, ``\r\n`` or ``\r``.
+    """
+
+    kind: Literal["csv", "jsonl"] = "csv"
+    encoding: str = "utf-8"
+    bom: bool = False
+    delimiter: str = ","
+    line_end: str = "\n"
+    columns: dict[str, str] = field(factory=lambda: {name: name for name in Row._fields})

@@ -6,7 +6,7 @@ import csv
 import json
 import re
 from bisect import bisect_right
-from itertools import chain, count, islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from rbim._support.json import NotJson, loads
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
     from rbim.bulk.input.content import Sheet
 
-__all__ = ["Block", "Table", "Wanted", "csv_blocks", "csv_table", "json_table", "named_columns", "sheet_table"]
+__all__ = ["DELIMITERS", "ROLES", "Block", "Table", "Wanted", "csv_table", "json_table", "sheet_table"]
 
 Block = tuple["Sequence[int]", "Sequence[list[Any] | BadRow]"]
 """The lines where records begin, from 1, and the cells of each record, or why it has none."""
 
 Role = Literal["group", "account", "user_name"]
+ROLES: tuple[Role, ...] = ("group", "account", "user_name")
 
 DELIMITERS = ",;\t|"
 """Delimiters that are tried if none is given."""
@@ -55,36 +56,31 @@ _UNCLOSED = "a quote is not closed"
 
 
 class Wanted(NamedTuple):
-    """What is known of an input before it is read: see :class:`~rbim.bulk.RowFile`."""
+    """What is known of an input before it is read: the group of all rows, the names of columns, the line of the header."""
 
     group: str | None
-    group_column: str | None
-    account_column: str | None
-    user_name_column: str | None
-    delimiter: str | None
+    columns: dict[Role, str | None]
     header: int | None
 
 
 class Table(NamedTuple):
-    """Records below the header, and the places of their columns, from 0; ``width`` is the number of columns.
+    """Records below the header, the names of their columns as they are spelled, and the places of those chosen, from 0.
 
-    ``names``: of the columns as they are spelled, empty without a header. ``only``: each record is one account.
+    Without a header, names are numbers from 1. ``only``: each record is one account.
     """
 
     blocks: Iterator[Block]
     names: list[str]
-    width: int
-    account: int
-    group: int | None
-    user_name: int | None
+    places: dict[Role, int]
     delimiter: str = ","
+    has_header: bool = True
     only: bool = False
 
 
 # ------------------------------------------------------------------------------ columns
 
 
-def named_columns(names: Sequence[str], requested: str | None, role: Role) -> list[int]:
+def _named_columns(names: Sequence[str], requested: str | None, role: Role) -> list[int]:
     """Return the indexes of the columns that may have a role.
 
     They have the requested name; without one the default name, or else a usual one. Case, and space around a name, do not
@@ -96,31 +92,31 @@ def named_columns(names: Sequence[str], requested: str | None, role: Role) -> li
     return [index for index, name in enumerate(names) if re.sub(r"[\s_-]", "", column_key(name)) in USUAL[role]]
 
 
-def _index(where: str, names: Sequence[str], requested: str | None, role: Role, *, needed: bool) -> int | None:
-    """Return the index of the column for a role, None if there is none and none is needed. Raises InvalidRequest."""
-    indexes = named_columns(names, requested, role)
-    if len(indexes) == 1:
-        return indexes[0]
-    if not indexes and not needed and requested is None:
-        return None
-    which = f"no column {requested or role!r}"
-    advice = "name the column in user_name_column" if role == "user_name" else f"name the column with --{role}-column"
-    if indexes:
-        which = f"{len(indexes)} columns {requested or role!r}, namely {', '.join(repr(names[index]) for index in indexes)},"
-    elif role == "group":
-        advice += " or --group"
-    elif role == "account" and len(names) == 1:
-        advice += ", or the group of a list of accounts with --group"
-    if len({column_key(names[index]) for index in indexes}) == 1:
-        which, advice = f"{len(indexes)} columns have the name {names[indexes[0]]!r}", "rename or remove one of them"
-    raise InvalidRequest(f"header: {where}: {which} among {', '.join(map(repr, names))}: {advice}", field=f"{role}_column")
-
-
-def _table(where: str, names: list[str], blocks: Iterator[Block], wanted: Wanted, delimiter: str = ",") -> Table:
-    account = _index(where, names, wanted.account_column, "account", needed=True)
-    group = _index(where, names, wanted.group_column, "group", needed=wanted.group is None)
-    user_name = _index(where, names, wanted.user_name_column, "user_name", needed=False)
-    return Table(blocks, names, len(names), account or 0, group, user_name, delimiter)
+def _places(where: str, names: Sequence[str], wanted: Wanted) -> dict[Role, int]:
+    """Return the places of the columns. Raises InvalidRequest if one that is needed is missing, or if several fit."""
+    places: dict[Role, int] = {}
+    for role in ("account", "group", "user_name"):
+        requested = wanted.columns[role]
+        found = _named_columns(names, requested, role)
+        if len(found) == 1:
+            places[role] = found[0]
+            continue
+        is_needed = role == "account" or (role == "group" and wanted.group is None)
+        if not found and requested is None and not is_needed:
+            continue
+        which = f"no column {requested or role!r}"
+        advice = "name the column in user_name_column" if role == "user_name" else f"name the column with --{role}-column"
+        if len({column_key(names[index]) for index in found}) == 1:
+            which, advice = f"{len(found)} columns have the name {names[found[0]]!r}", "rename or remove one of them"
+        elif found:
+            which = f"{len(found)} columns {requested or role!r}, namely {', '.join(repr(names[index]) for index in found)},"
+        elif role == "group":
+            advice += " or --group"
+        elif role == "account" and len(names) == 1:
+            advice += ", or the group of a list of accounts with --group"
+        message = f"{where}: {which} among {', '.join(map(repr, names))}: {advice}"
+        raise InvalidRequest(message, field=f"{role}_column")
+    return places
 
 
 def _is_data(cells: Iterable[str]) -> bool:
@@ -138,44 +134,43 @@ def _with_columns(blocks: Iterator[Block], wanted: Wanted, delimiter: str, unit:
     where = f"{unit} {line}{sheet}"
     if not names:
         faults = (f"it is not valid CSV: {cells.reason}: {cells.raw}" for _, cells in first if isinstance(cells, BadRow))
-        raise InvalidRequest(f"header: {where}: {next(faults, 'there is no header')}", field="source")
+        raise InvalidRequest(f"{where}: {next(faults, 'there is no header')}", field="source")
     while not names[-1]:
         names.pop()
-    known = bool(named_columns(names, None, "account"))
-    requested = {wanted.group_column, wanted.account_column, wanted.user_name_column} != {None}
-    single = wanted.group is not None and not requested and max(len(row) for _, row in rows) == 1
+    known = bool(_named_columns(names, None, "account"))
+    requested = {*wanted.columns.values()} != {None}
+    width = max(len(row) for _, row in rows)
+    single = wanted.group is not None and not requested and width == 1
     if wanted.header == 0 or (single and not known and wanted.header is None):
         _require_data(rows, known=known, unit=unit, asked=wanted.header == 0)
-        numbers = [*map(str, range(1, max(len(row) for _, row in rows) + 1))]
-        if not requested and (single or (wanted.group is None and len(numbers) == 2)):  # noqa: PLR2004  # group, account
-            wanted = wanted._replace(account_column=numbers[-1], group_column=None if single else numbers[0])
-        found = _table(
-            f"the columns of {where}, without a header", numbers, chain([(lines, records)], blocks), wanted, delimiter
-        )
-        return found._replace(names=[], only=single)
-    begin = bisect_right(lines, line)
-    below = chain([(lines[begin:], records[begin:])], blocks)
+        numbers = [*map(str, range(1, width + 1))]
+        if not requested and (single or (wanted.group is None and width == 2)):  # noqa: PLR2004  # group, account
+            wanted.columns["account"], wanted.columns["group"] = numbers[-1], None if single else numbers[0]
+        places = _places(f"the columns of {where}, without a header", numbers, wanted)
+        return Table(chain([(lines, records)], blocks), numbers, places, delimiter, has_header=False, only=single)
     if single and not known:
-        wanted = wanted._replace(account_column=names[0])
+        wanted.columns["account"] = names[0]
     if wanted.header is None and not known:
-        matching = [at for at, row in rows if named_columns(row, wanted.account_column, "account")]
+        matching = [at for at, row in rows if _named_columns(row, wanted.columns["account"], "account")]
         if _is_data(names):
             where += " looks like data, not like a header: if it is data, add --no-header (columns are then 1, 2, ...)"
             if line in matching:
-                raise InvalidRequest(f"header: {where}; if it is a header, --header-line {line}", field="header")
+                raise InvalidRequest(f"{where}; if it is a header, --header-line {line}", field="header")
         elif matching and line not in matching:
             where += f" is not the header, but {unit} {matching[0]} may be: --header-line {matching[0]}"
-    return _table(where, names, below, wanted, delimiter)
+    begin = bisect_right(lines, line)
+    below = chain([(lines[begin:], records[begin:])], blocks)
+    return Table(below, names, _places(where, names, wanted), delimiter)
 
 
 def _require_data(rows: list[tuple[int, list[str]]], *, known: bool, unit: str, asked: bool) -> None:
     """Raise InvalidRequest if the first row of an input without a header is a header, or may be one."""
     (line, names), *others = rows
     if known:
-        raise InvalidRequest(f"header: {unit} {line} is a header: leave out --no-header", field="header")
+        raise InvalidRequest(f"{unit} {line} is a header: leave out --no-header", field="header")
     if not asked and len(others) > 1 and not _is_data(names) and all(_is_data(cells) for _, cells in others):
         raise InvalidRequest(
-            f"header: {unit} {line}, {names[0]!r}, is not like the others: --header-line {line} if it is the header, "
+            f"{unit} {line}, {names[0]!r}, is not like the others: --header-line {line} if it is the header, "
             "--no-header if it is an account",
             field="header",
         )
@@ -184,34 +179,7 @@ def _require_data(rows: list[tuple[int, list[str]]], *, known: bool, unit: str, 
 # ------------------------------------------------------------------------------ CSV and sheets
 
 
-class _CsvLines:
-    """Lines for csv.reader, which can be given back; ``taken`` are those of the present record."""
-
-    def __init__(self, lines: Iterator[str]) -> None:
-        self._lines = lines
-        self._back: list[str] = []
-        self.taken: list[str] = []
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = self._back.pop() if self._back else next(self._lines)
-        self.taken.append(line)
-        if len(line) > MAX_LINE:
-            raise csv.Error("a line longer than 1 MiB")
-        if len(self.taken) > MAX_ROW_LINES:
-            raise csv.Error(_UNCLOSED)
-        return line
-
-    def give_back(self) -> str:
-        """Return the first of the lines that were taken; the others are read again."""
-        first, *others = self.taken
-        self._back.extend(reversed(others))
-        return first
-
-
-def csv_blocks(lines: Iterator[str], delimiter: str, line: int = 1) -> Iterator[Block]:
+def _csv_blocks(lines: Iterator[str], delimiter: str, line: int = 1) -> Iterator[Block]:
     """Yield the records of CSV, the first of which begins in ``line``. A quote that is not closed costs one line."""
     block: list[str] = []
     while block := list(islice(lines, BLOCK)):
@@ -223,7 +191,7 @@ def csv_blocks(lines: Iterator[str], delimiter: str, line: int = 1) -> Iterator[
             break
         yield range(line, line + len(block)), records
         line += len(block)
-    yield from _blocks(_csv_records(_CsvLines(chain(block, lines)), delimiter, line))
+    yield from _blocks(_csv_records(chain(block, lines), delimiter, line))
 
 
 def _blocks(records: Iterator[tuple[int, list[Any] | BadRow]]) -> Iterator[Block]:
@@ -232,21 +200,36 @@ def _blocks(records: Iterator[tuple[int, list[Any] | BadRow]]) -> Iterator[Block
         yield lines, found
 
 
-def _csv_records(source: _CsvLines, delimiter: str, line: int) -> Iterator[tuple[int, list[Any] | BadRow]]:
-    reader = csv.reader(source, delimiter=delimiter, strict=True)
+def _csv_records(lines: Iterator[str], delimiter: str, line: int) -> Iterator[tuple[int, list[Any] | BadRow]]:
+    """Yield records one by one, each with its first line. Behind an invalid record only that line is left out."""
+    again: list[str] = []  # lines to read once more, the next one last
+    taken: list[str] = []  # those of the present record
+
+    def take() -> Iterator[str]:
+        while (text := again.pop() if again else next(lines, None)) is not None:
+            taken.append(text)
+            if len(text) > MAX_LINE:
+                raise csv.Error("a line longer than 1 MiB")
+            if len(taken) > MAX_ROW_LINES:
+                raise csv.Error(_UNCLOSED)
+            yield text
+
+    reader = csv.reader(take(), delimiter=delimiter, strict=True)
     while True:
+        taken.clear()
         try:
             cells = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            unclosed = len(source.taken) > 1 or "unexpected end" in str(error)
-            yield line, bad_row(line, _UNCLOSED if unclosed else f"invalid CSV: {error}", source.give_back())
+            unclosed = len(taken) > 1 or "unexpected end" in str(error)
+            yield line, bad_row(line, _UNCLOSED if unclosed else f"invalid CSV: {error}", taken[0])
+            again.extend(reversed(taken[1:]))
             line += 1
+            reader = csv.reader(take(), delimiter=delimiter, strict=True)
         else:
             yield line, cells
-            line += len(source.taken)
-        source.taken.clear()
+            line += len(taken)
 
 
 def csv_table(lines: Iterator[str], wanted: Wanted, line: int) -> Table:
@@ -256,21 +239,21 @@ def csv_table(lines: Iterator[str], wanted: Wanted, line: int) -> Table:
     ``sep=;`` names it.
     """
     head = list(islice(lines, MAX_ROW_LINES))
-    named = re.fullmatch(r'"?sep=(.)"?', cleaned(head[0]), re.IGNORECASE)
-    if named is not None or re.fullmatch(r'"?sep=\t?"?', cleaned(head[0]), re.IGNORECASE):
-        wanted = wanted._replace(delimiter=wanted.delimiter or (named[1] if named is not None else "\t"))
+    delimiters = DELIMITERS
+    if (named := re.fullmatch(r'"?sep=([^"\s]|\t?)"?', cleaned(head[0]), re.IGNORECASE)) is not None:
+        delimiters = named[1] or "\t"
         line += 1
-        head = head[1:]
-    roles: tuple[tuple[Role, str | None], ...] = ("account", wanted.account_column), ("group", wanted.group_column)
-    best, chosen = (-1, -1), DELIMITERS[0]
-    for delimiter in wanted.delimiter or DELIMITERS:
-        _, records = next(csv_blocks(iter(head), delimiter), ((), ()))
+        del head[0]
+    roles: tuple[Role, ...] = ("account", "group")
+    best, chosen = (-1, -1), delimiters[0]
+    for delimiter in delimiters:
+        _, records = next(_csv_blocks(iter(head), delimiter), ((), ()))
         rows = [cells for cells in records[:FIRST] if not isinstance(cells, BadRow)]
-        known = (sum(bool(named_columns(cells, requested, role)) for role, requested in roles) for cells in rows)
+        known = (sum(bool(_named_columns(cells, wanted.columns[role], role)) for role in roles) for cells in rows)
         score = max(known, default=0), len(rows[0]) if rows else 0
         if score > best:
             best, chosen = score, delimiter
-    return _with_columns(csv_blocks(chain(head, lines), chosen, line), wanted, chosen, "line")
+    return _with_columns(_csv_blocks(chain(head, lines), chosen, line), wanted, chosen, "line")
 
 
 def sheet_table(sheet: Sheet, wanted: Wanted) -> Table:
@@ -287,24 +270,22 @@ def json_table(lines: Iterator[str], wanted: Wanted, line: int, *, array: bool) 
 
     What an object does not have is None; keys match exactly, or else in any case.
     """
-    records = _items("".join(lines)) if array else _json_lines(lines, line)
+    records = _items(cleaned("".join(lines))) if array else _json_lines(lines, line)
+    unit = "item" if array else "line"
     first: list[tuple[int, Any]] = []
     for each in records:
         first.append(each)
         if not isinstance(each[1], BadRow) or len(first) == FIRST:
             break
-    unit = "item" if array else "line"
     line, found = first[-1] if first else (line, bad_row(line, "nothing is in the array", ""))
     if isinstance(found, BadRow):
         found = first[0][1] if first else found
         raise InvalidRequest(
-            f"header: {unit} {found.line}: {found.reason}: use one object in a line, or one array (jq -c)", field="source"
+            f"{unit} {found.line}: {found.reason}: use one object in a line, or one array (jq -c)", field="source"
         )
     names = [*cast("dict[str, Any]", found)] if isinstance(found, dict) else ["account"]
-    optional: list[tuple[Role, str | None]] = [("user_name", wanted.user_name_column)]
-    if wanted.group is not None:
-        optional.append(("group", wanted.group_column))
-    names += [requested or role for role, requested in optional if not named_columns(names, requested, role)]
+    optional: tuple[Role, ...] = ("user_name",) if wanted.group is None else ("user_name", "group")
+    names += [wanted.columns[role] or role for role in optional if not _named_columns(names, wanted.columns[role], role)]
 
     def cells_of(value: Any) -> list[Any] | BadRow:
         if isinstance(value, BadRow):
@@ -313,7 +294,7 @@ def json_table(lines: Iterator[str], wanted: Wanted, line: int, *, array: bool) 
         return [_value(fields, name) for name in names]
 
     blocks = _blocks((at, cells_of(value)) for at, value in chain(first, records))
-    return _table(f"{unit} {line}", names, blocks, wanted)
+    return Table(blocks, names, _places(f"{unit} {line}", names, wanted))
 
 
 def _value(fields: dict[str, Any], key: str) -> Any:
@@ -337,17 +318,12 @@ def _json_lines(lines: Iterator[str], first: int) -> Iterator[tuple[int, Any]]:
 
 def _items(text: str) -> Iterator[tuple[int, Any]]:
     """Yield the items of a JSON array with their places, from 1. Raises InvalidRequest."""
-    decoder, rest = json.JSONDecoder(), re.compile(r"[\s\ufeff]*([],]?)[\s\ufeff]*")
-    at = text.index("[") + 1
-    for place in count(1):
-        found = cast("re.Match[str]", rest.match(text, at))
-        if found[1] == "]":
-            return
-        try:
-            if (found[1] == ",") != (place > 1):
-                raise ValueError("a comma too few, or too many")  # noqa: TRY301  # the same message as below
-            value, at = decoder.raw_decode(text, found.end())
-        except (ValueError, RecursionError):
-            raise InvalidRequest(f"header: the JSON array is damaged or cut off in item {place}", field="source") from None
-        is_item = isinstance(value, (dict, str)) or type(value) is int
-        yield place, value if is_item else bad_row(place, "not a JSON object", text[found.end() : at])
+    try:
+        items: list[object] = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"the JSON array is damaged or cut off: {error}", field="source") from None
+    for place, value in enumerate(items, 1):
+        if isinstance(value, (dict, str)) or type(value) is int:
+            yield place, value
+        else:
+            yield place, bad_row(place, "not a JSON object", repr(value))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from attrs import frozen
 
@@ -11,8 +11,6 @@ from rbim._support.json_values import ToDict, json_values
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
-
-    import attrs
 
     from rbim.bulk.input.rows import BadRow
 
@@ -125,11 +123,6 @@ class RequestFigures:
     latency: Latency | None
     waited: float
 
-    @property
-    def mean_wait(self) -> float:
-        """Mean seconds that a request was delayed by rates and halts."""
-        return self.waited / self.sent if self.sent else 0.0
-
 
 @frozen(kw_only=True)
 class RunFigures:
@@ -195,9 +188,9 @@ class Report(ToDict):
     ``state``: ``"loading"`` (the input was not read completely, nothing was sent), ``"running"``, ``"complete"`` or
     ``"incomplete"``. ``done_word``: the word for a done account (``invited``). ``options``, ``chunk`` and ``source``: the
     job's options, its accounts per request, the origin of the rows. ``dialect``: the fields that differ from their defaults,
-    as in ``rbim.toml``. ``reasons`` and ``codes``: the 50 most frequent;
+    as in ``rbim.toml``. ``reasons`` and ``codes``: the 30 most frequent;
     ``reasons_left_off`` counts the others. ``over_time``: at most 120 intervals. ``seconds``: running time of all runs.
-    ``anomalies`` is their number; lists of first entries (``first_bad_rows``) have at most 20. ``erased``: when the accounts
+    ``anomalies`` is their number; lists of first entries (``first_bad_rows``) have at most 10. ``erased``: when the accounts
     were erased (:func:`rbim.bulk.forget_job`), None if they are there; the counts are those from before.
     """
 
@@ -230,11 +223,6 @@ class Report(ToDict):
         return str(self.source.get("name") or "")
 
     @property
-    def adds_up(self) -> bool:
-        """Whether every row of the input is counted exactly once."""
-        return self.accounts.adds_up
-
-    @property
     def accounts_per_second(self) -> float:
         """Accounts settled by an answer, per second of running time."""
         return (self.accounts.done + self.accounts.refused) / self.seconds if self.seconds else 0.0
@@ -244,57 +232,47 @@ class Report(ToDict):
 
         The figures of ``accounts`` add up to its ``total``; done accounts are under the operation's word: ``invited``.
         """
-        accounts, requests = self.accounts, self.requests
-        figures = _plain(requests)
-        del figures["waited"], figures["latency"]
-        facts: dict[str, Any] = {
-            "accounts": {
-                "total": accounts.total,
-                self.done_word: accounts.done,
-                "refused": accounts.refused,
-                "failed": accounts.failed,
-                "unknown": accounts.unknown,
-                "skipped": accounts.skipped,
-                "duplicate": accounts.duplicate,
-            },
-            "requests": {
-                **figures,
-                "latency": _plain(requests.latency) if requests.latency else None,
-                "waited": {"total": _sensible(requests.waited), "mean": _sensible(requests.mean_wait)},
-            },
-            "state": self.state,
-            "complete": self.complete,
-            "adds_up": self.adds_up,
-            "skipped": {"bad_rows": accounts.bad, "not_sent": accounts.not_sent},
-            "in_flight": accounts.in_flight,
-            "seconds": _sensible(self.seconds),
-            "accounts_per_second": _sensible(self.accounts_per_second),
-            "job": {
-                "operation": self.operation,
-                "options": self.options,
-                "chunk": self.chunk,
-                "dialect": self.dialect,
-                "source": self.source,
-                "created": self.created,
-                "erased": self.erased,
-            },
-            "reasons": self.reasons,
-            "reasons_left_off": self.reasons_left_off,
-            "codes": self.codes,
-            "runs": [_plain(each) for each in self.runs],
-            "over_time": [_plain(each) for each in self.over_time],
-            "anomalies": {"count": self.anomalies, "first": self.first_anomalies},
-            "duplicates": self.first_duplicates,
-            "bad_rows": self.first_bad_rows,
-        }
-        document: dict[str, Any] = json_values(facts)
+        accounts = self.accounts
+        job = ("operation", "options", "chunk", "dialect", "source", "created", "erased")
+        document: dict[str, Any] = json_values(
+            {
+                "accounts": {
+                    "total": accounts.total,
+                    self.done_word: accounts.done,
+                    "refused": accounts.refused,
+                    "failed": accounts.failed,
+                    "unknown": accounts.unknown,
+                    "skipped": accounts.skipped,
+                    "duplicate": accounts.duplicate,
+                },
+                "requests": _rounded(json_values(self.requests)),
+                "state": self.state,
+                "complete": self.complete,
+                "adds_up": accounts.adds_up,
+                "skipped": {"bad_rows": accounts.bad, "not_sent": accounts.not_sent},
+                "in_flight": accounts.in_flight,
+                "seconds": _rounded(self.seconds),
+                "accounts_per_second": _rounded(self.accounts_per_second),
+                "job": {name: getattr(self, name) for name in job},
+                "reasons": self.reasons,
+                "reasons_left_off": self.reasons_left_off,
+                "codes": self.codes,
+                "runs": _rounded(json_values(self.runs)),
+                "over_time": _rounded(json_values(self.over_time)),
+                "anomalies": {"count": self.anomalies, "first": self.first_anomalies},
+                "duplicates": self.first_duplicates,
+                "bad_rows": self.first_bad_rows,
+            }
+        )
         return document
 
 
-def _plain(value: attrs.AttrsInstance) -> dict[str, Any]:
-    return {name: _sensible(each) if isinstance(each, float) else each for name, each in json_values(value).items()}
-
-
-def _sensible(number: float) -> float:
-    """Return a number rounded to a thousandth, or to three digits if it is small."""
-    return round(number, 3) if abs(number) >= 1 else float(f"{number:.3g}")
+def _rounded(value: Any) -> Any:  # JSON
+    """Return JSON values whose numbers are rounded to a thousandth, or to three digits if they are small."""
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return list(map(_rounded, cast("Any", value)))
+    if not isinstance(value, float):
+        return value
+    return round(value, 3) if abs(value) >= 1 else float(f"{value:.3g}")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from itertools import groupby
 from math import nan
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rbim._support.private_files import private_stream
-from rbim._support.text import missing_extra, one_line
-from rbim.errors import InvalidRequest
+from rbim._support.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from rbim.bulk.report.model import Interval, Report
 
@@ -26,8 +25,6 @@ HEIGHTS = (2.6, 2.0, 1.3)  # inches of each panel
 MARGIN = 1.3  # inches for the title and below
 RESOLUTION = 130  # dots per inch
 NAME = 60  # characters of the source's name
-BREAK = 0.006  # share of the time axis that is left white between two runs
-MAX_BREAKS = 0.06  # share of all breaks together, at most
 LABEL_SHARE = 0.2  # share of the time axis that a run needs for its label
 
 # Okabe and Ito's colours: distinct for colour-blind readers too
@@ -49,23 +46,11 @@ CHINESE = (
 UNITS = ((3 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"), (0.0, 1.0, "s"))
 
 
-def plot_report(report: Report, path: str | Path) -> None:
-    """Draw a report over its running time into a file, PNG or SVG by its ending. Lines break between two runs.
+def plot_report(report: Report, path: Path) -> None:
+    """Draw a report over its running time into a file, by its ending PNG or SVG. Lines break between two runs."""
+    from matplotlib.figure import Figure
 
-    Raises InvalidRequest for another ending, and if matplotlib is not installed (the extra ``plot``).
-    """
-    path = Path(path)
     ending = path.suffix.lower()
-    if ending not in ENDINGS:
-        raise InvalidRequest(
-            f"path: a picture's name ends with {' or '.join(ENDINGS)}, not with {path.suffix!r}", field="path"
-        )
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        raise InvalidRequest(missing_extra("a picture", "matplotlib", "plot"), field="path") from None
     intervals = report.over_time
     panels: list[Callable[[Any, _Timeline], None]] = [_draw_requests, _draw_in_flight]
     if any(each.throttled or each.failed for each in intervals):
@@ -75,7 +60,11 @@ def plot_report(report: Report, path: str | Path) -> None:
     axes = figure.subplots(len(panels), sharex=True, height_ratios=heights)
     timeline = _Timeline(intervals)
     for draw, each in zip(panels, axes, strict=True):
-        _prepare(each)
+        each.grid(visible=True, color="#dddddd", linewidth=0.7)
+        each.set_axisbelow(True)
+        each.margins(x=0.01)
+        each.spines[["top", "right"]].set_visible(False)
+        each.tick_params(labelsize=9)
         draw(each, timeline)
         each.set_ylim(bottom=0)
         if intervals:
@@ -108,15 +97,6 @@ class _Timeline:
             edges = [self.time(each.at) for each in run] + [self.time(run[-1].at + run[-1].seconds)]
             heights = [nan if (value := values(each)) is None else value for each in run]
             axes.stairs(heights, edges, label=None if number else label, **style)
-
-
-def _prepare(axes: Any) -> None:
-    axes.grid(visible=True, color="#dddddd", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.margins(x=0.01)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.tick_params(labelsize=9)
 
 
 def _draw_requests(axes: Any, timeline: _Timeline) -> None:
@@ -153,12 +133,9 @@ def _draw_failures(axes: Any, timeline: _Timeline) -> None:
 
 
 def _draw_runs(panels: Sequence[Any], timeline: _Timeline) -> None:
-    half = timeline.time(timeline.length) * min(BREAK, MAX_BREAKS / max(1, len(timeline.runs))) / 2
     for run in timeline.runs[1:]:
-        border = timeline.time(run[0].at)
         for axes in panels:
-            axes.axvspan(border - half, border + half, color="white", linewidth=0, zorder=5)
-            axes.axvline(border, color=GREY, linewidth=1.2, linestyle=(0, (2, 2)), zorder=6)
+            axes.axvline(timeline.time(run[0].at), color=GREY, linewidth=1.2, linestyle=(0, (2, 2)), zorder=6)
     if len(timeline.runs) < 2:  # noqa: PLR2004  # a single run needs no label
         return
     first = panels[0]

@@ -1,18 +1,16 @@
 """Reading of a report from a job's journal, while the job runs or later.
 
-The queries give aggregates only, with the same memory for ten accounts and for ten million.
+The queries give aggregates only, with the same memory for ten accounts and for ten million. Each list of a report is one
+statement, whose columns are the fields of its entries.
 """
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import UTC, datetime
-from heapq import nlargest
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rbim.bulk.input.rows import BadRow
 from rbim.bulk.journal.facts import DIALECT, facts_in, open_to_read, reading
@@ -29,25 +27,24 @@ from rbim.bulk.report.model import (
     RequestFigures,
     RunFigures,
 )
-from rbim.bulk.report.rows import NUMBERS, REACHED, unsuccessful
+from rbim.bulk.report.rows import NOT_DONE, NUMBERS, REACHED, UNUSABLE, rows_of
 from rbim.bulk.work import AccountState
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    import sqlite3
+    from collections.abc import Callable
 
     from rbim.bulk.report.rows import ReportRow
 
-__all__ = ["FIRST", "first_not_done", "read_report"]
+__all__ = ["first_not_done", "read_report"]
 
-FIRST = 10
-"""Rows that were not done that a report shows."""
+R = TypeVar("R")
 
+LISTED = 10
+"""Rows that were not done, anomalies, duplicates and bad rows that a report lists."""
 
-LISTED = 20
-"""Anomalies, duplicates and bad rows that a report lists."""
-
-REASONS = 50
+REASONS = 30
 """Reasons, and codes, that a report lists."""
 
 INTERVALS = 120
@@ -56,184 +53,34 @@ INTERVALS = 120
 MIN_SAMPLE = 0.5
 """Seconds; a shorter sample is added to the one before it, because its figures per second mean nothing."""
 
+_REACHED = f"""
+    SELECT count(*) FILTER (WHERE reached.open), count(*) FILTER (WHERE account.state = :state_waiting)
+    FROM ({REACHED}) AS reached CROSS JOIN account ON account.sender_group = reached.sender_group
+        AND account.chunk = reached.chunk WHERE account.state IN (:state_waiting, :state_again)
+"""  # noqa: S608  # a constant
 
-def read_report(journal: str | Path | sqlite3.Connection, *, running: bool = False) -> Report:
-    """Read the report of a job from its journal; ``running``: whether the job runs now (default: False).
-
-    The file is opened read-only, and all figures are of one moment, also while the job runs. Raises InvalidRequest if the
-    file does not exist or is not a job's journal.
-    """
-    if isinstance(journal, sqlite3.Connection):
-        with _read_transaction(journal):
-            return _read(journal, Path("the journal"), running=running)
-    path = Path(journal)
-    with closing(open_to_read(path)) as connection, reading(path), _read_transaction(connection):
-        return _read(connection, path, running=running)
-
-
-def first_not_done(journal: Path, report: Report) -> list[ReportRow]:
-    """Return the first rows that were not done, of those that do not wait; none if the accounts were erased."""
-    accounts = report.accounts
-    if report.erased or not accounts.refused + accounts.failed + accounts.unknown + accounts.bad:
-        return []
-    with closing(open_to_read(journal)) as connection, reading(journal):
-        return list(islice(unsuccessful(connection), FIRST))
-
-
-@contextmanager
-def _read_transaction(connection: sqlite3.Connection) -> Generator[None]:
-    if connection.in_transaction:
-        yield
-        return
-    connection.execute("BEGIN")
-    try:
-        yield
-    finally:
-        connection.execute("ROLLBACK")  # nothing was written
-
-
-def _read(connection: sqlite3.Connection, path: Path, *, running: bool) -> Report:
-    facts = facts_in(connection)
-    if facts is None:
-        raise InvalidRequest("the journal holds no job: begin one first", field="journal")
-    facts.require_erased_completely(path)
-    ((done_word,),) = connection.execute("SELECT name FROM account_state WHERE id = ?", (AccountState.DONE,))
-    settled = _read_accounts(connection, running=running)
-    runs = _read_runs(connection)
-    seconds = sum(run.seconds for run in runs)
-    ((again,),) = connection.execute("SELECT EXISTS (SELECT 1 FROM request WHERE retry = 1)")
-    complete = facts.loaded is not None and not settled.waiting and not again
-    state = "loading" if facts.loaded is None else "running" if running else "complete" if complete else "incomplete"
-    ((anomalies,),) = connection.execute("SELECT count(*) FROM anomaly")
-    return Report(
-        operation=facts.operation,
-        done_word=done_word,
-        options=facts.options,
-        chunk=facts.chunk,
-        dialect=facts.settings.get(DIALECT, {}),
-        source=facts.source,
-        created=_utc(facts.created),
-        state=state,
-        complete=complete,
-        seconds=seconds,
-        accounts=settled.accounts,
-        requests=_read_requests(connection, seconds=seconds, running=running),
-        reasons=settled.reasons,
-        reasons_left_off=settled.left_off,
-        codes=_read_codes(connection, settled.codes),
-        runs=runs,
-        over_time=_read_intervals(connection),
-        anomalies=anomalies,
-        first_anomalies=() if facts.erased else tuple(Anomaly(**each) for each in _rows(connection, _ANOMALIES)),
-        first_duplicates=tuple(DuplicateRow(**each) for each in _rows(connection, _DUPLICATES)),
-        first_bad_rows=tuple(BadRow(**each) for each in _rows(connection, _BAD_ROWS)),
-        erased=None if facts.erased is None else _utc(facts.erased),
-    )
-
-
-def _utc(seconds: float) -> datetime:
-    """Return a time of the journal (epoch seconds) as a datetime in UTC."""
-    return datetime.fromtimestamp(seconds, UTC)
-
-
-def _rows(connection: sqlite3.Connection, statement: str, **values: float) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a statement by the names of its columns, which are those of the fields that they fill."""
-    cursor = connection.execute(statement, NUMBERS | {"listed": LISTED} | values)
-    names = [name for name, *_ in cursor.description]
-    return (dict(zip(names, row, strict=True)) for row in cursor)
-
-
-# ------------------------------------------------------------------------------ accounts
-
-_SETTLED = """
-    SELECT found.state, name.name, found.count, reason.id, reason.text, reason.code, reason.error
-    FROM (SELECT state, reason, count(*) AS count FROM account GROUP BY state, reason) AS found
-    LEFT JOIN account_state AS name ON name.id = found.state
-    LEFT JOIN reason ON reason.id = found.reason
+# accounts that wait again keep the reason of their last failure, which is that of their last request, too
+_REASONS = """
+    SELECT state, text, code, error, accounts, count(*) OVER () AS of_reasons, sum(accounts) OVER () AS of_accounts
+    FROM (
+        SELECT iif(state = :state_again, 'unknown', name) AS state, reason, count(*) AS accounts
+            FROM account JOIN account_state ON account_state.id = state
+            WHERE reason IS NOT NULL AND state <> :state_waiting GROUP BY 1, 2
+        UNION ALL SELECT 'waiting', reason, sum(members) FROM request WHERE retry = 1 AND reason IS NOT NULL GROUP BY reason
+    ) JOIN reason ON reason.id = reason ORDER BY accounts DESC, reason.id LIMIT :reasons
 """
 
-_REACHED = f"""SELECT count(*) FILTER (WHERE reached.open), count(*) FILTER (WHERE account.state = :state_waiting)
-    FROM ({REACHED}) AS reached CROSS JOIN account ON account.sender_group = reached.sender_group
-        AND account.chunk = reached.chunk WHERE account.state IN (:state_waiting, :state_again)"""  # noqa: S608  # a constant
+_CODES = """
+    SELECT code, sum(accounts) AS accounts, sum(requests) AS requests
+    FROM (
+        SELECT reason, count(*) AS accounts, 0 AS requests FROM account
+            WHERE reason IS NOT NULL AND state <> :state_waiting GROUP BY reason
+        UNION ALL SELECT reason, 0, count(*) FROM request WHERE reason IS NOT NULL GROUP BY reason
+    ) JOIN reason ON reason.id = reason WHERE code <> '' GROUP BY code
+    ORDER BY sum(requests) DESC, sum(accounts) DESC, code LIMIT :reasons
+"""
 
-
-_WAITING = """SELECT sum(members), reason.text, reason.code, reason.error
-    FROM request JOIN reason ON reason.id = request.reason WHERE request.retry = 1 GROUP BY reason.id"""
-"""Accounts that wait to be sent again, by the failure of their last request."""
-
-
-class _Settled(NamedTuple):
-    """Counts of the rows, their reasons, accounts by code, and the accounts that wait or may be under way."""
-
-    accounts: AccountCounts
-    reasons: tuple[ReasonCount, ...]
-    left_off: ReasonsLeftOff | None
-    codes: Mapping[str, int]
-    waiting: int
-
-
-def _read_accounts(connection: sqlite3.Connection, *, running: bool) -> _Settled:
-    """Return the counts of the rows and their reasons, the most frequent first."""
-    states, of_codes, numbers = Counter[int](), Counter[str](), Counter[str]()
-
-    def reasons_found() -> Iterator[ReasonCount]:
-        for state, name, count, reason, text, code, error in connection.execute(_SETTLED):
-            states[state] += count
-            if reason is None or state == AccountState.WAITING:  # accounts that wait again keep their last reason
-                continue
-            if code:
-                of_codes[code] += count
-            shown = AccountState.UNKNOWN.name.lower() if state == AccountState.AGAIN else name
-            yield ReasonCount(state=shown, text=text, code=code, error=error, accounts=count)
-        for count, text, code, error in connection.execute(_WAITING):
-            yield ReasonCount(state="waiting", text=text, code=code, error=error, accounts=count)
-
-    def counted(reasons: Iterator[ReasonCount]) -> Iterator[ReasonCount]:
-        for each in reasons:
-            numbers.update(reasons=1, accounts=each.accounts)
-            yield each
-
-    listed = tuple(nlargest(REASONS, counted(reasons_found()), key=lambda each: each.accounts))
-    rest = numbers["reasons"] - len(listed)
-    left_off = ReasonsLeftOff(reasons=rest, accounts=numbers["accounts"] - sum(each.accounts for each in listed))
-    ((under_way, waiting),) = connection.execute(_REACHED, NUMBERS)
-    ((loaded, rows, bad, repeated),) = connection.execute("SELECT loaded, rows, bad, duplicates FROM job")
-    if loaded is None:  # the accounts come when the input was read completely
-        states[AccountState.WAITING] = rows - bad
-    accounts = AccountCounts(
-        total=rows,
-        done=states[AccountState.DONE],
-        refused=states[AccountState.REFUSED],
-        failed=states[AccountState.FAILED],
-        unknown=states[AccountState.UNKNOWN] + states[AccountState.AGAIN] + waiting,
-        bad=bad,
-        not_sent=states[AccountState.WAITING] - waiting,
-        duplicate=repeated,
-        in_flight=under_way if running else 0,
-    )
-    return _Settled(
-        accounts=accounts,
-        reasons=listed,
-        left_off=left_off if rest else None,
-        codes=of_codes,
-        waiting=states[AccountState.WAITING] + states[AccountState.AGAIN],
-    )
-
-
-def _read_codes(connection: sqlite3.Connection, settled: Mapping[str, int]) -> tuple[CodeCount, ...]:
-    """Return the platform's codes by frequency in requests; ``settled`` is the number of accounts by code."""
-    statement = """SELECT reason.code, sum(found.count) FROM
-        (SELECT reason, count(*) AS count FROM request WHERE reason IS NOT NULL GROUP BY reason) AS found
-        JOIN reason ON reason.id = found.reason WHERE reason.code <> '' GROUP BY reason.code"""
-    requests, accounts = Counter(dict(connection.execute(statement))), Counter(settled)
-    by_frequency = sorted(requests | accounts, key=lambda code: (-requests[code], -accounts[code], code))
-    return tuple(CodeCount(code=each, accounts=accounts[each], requests=requests[each]) for each in by_frequency[:REASONS])
-
-
-# ------------------------------------------------------------------------------ requests
-
-
-_SENDINGS = """
+_REQUESTS = """
     SELECT count(*) AS sent,
         count(*) FILTER (WHERE outcome = :sent_answered) AS answered,
         count(*) FILTER (WHERE outcome = :sent_refused) AS refused,
@@ -251,47 +98,11 @@ _SENDINGS = """
 
 _TIMES = "SELECT elapsed FROM request WHERE outcome IN (:sent_answered, :sent_refused) AND elapsed IS NOT NULL"
 
-
-def _read_requests(connection: sqlite3.Connection, *, seconds: float, running: bool) -> RequestFigures:
-    """Return the figures of the requests; ``seconds``: the job's running time."""
-    (figures,) = _rows(connection, _SENDINGS, running=running)
-    per_second = figures["answered"] / seconds if seconds else 0.0
-    return RequestFigures(**figures, per_second=per_second, latency=_latency(connection))
-
-
-def _latency(connection: sqlite3.Connection) -> Latency | None:
-    ((count,),) = connection.execute(f"SELECT count(*) FROM ({_TIMES})", NUMBERS)  # noqa: S608  # a constant
-    if not count:
-        return None
-    ordered = connection.execute(f"{_TIMES} ORDER BY elapsed", NUMBERS)
-    values: list[float] = []
-    passed, value = 0, 0.0
-    for percent in (50, 95, 99, 100):
-        rank = -(-count * percent // 100)  # nearest rank: the first value with this share at or below it
-        if rank > passed:
-            ((value,),) = islice(ordered, rank - passed - 1, rank - passed)
-            passed = rank
-        values.append(value)
-    return Latency(p50=values[0], p95=values[1], p99=values[2], max=values[3])
-
-
-# ------------------------------------------------------------------------------ time
-
-
-def _read_runs(connection: sqlite3.Connection) -> tuple[RunFigures, ...]:
-    """Return the runs in order. A run lasted as long as its samples: a monotonic clock measures them."""
-    seconds: dict[int, float] = dict(connection.execute("SELECT run, sum(seconds) FROM sample GROUP BY run"))
-    return tuple(
-        RunFigures(
-            id=key,
-            began=_utc(began),
-            ended=None if ended is None else _utc(ended),
-            why=why,
-            seconds=seconds.get(key, 0.0),
-        )
-        for key, began, ended, why in connection.execute("SELECT id, began, ended, why FROM run ORDER BY id")
-    )
-
+# a run lasted as long as its samples: a monotonic clock measures them
+_RUNS = """
+    SELECT id, began, ended, why, total(seconds) AS seconds FROM run LEFT JOIN sample ON sample.run = run.id
+    GROUP BY run.id ORDER BY run.id
+"""
 
 _CONDENSED = """
     SELECT min(run) AS run, min(at - seconds) AS time,
@@ -306,23 +117,6 @@ _CONDENSED = """
         FROM sample WHERE seconds > 0
     ) GROUP BY part, number / :each ORDER BY min(place)
 """
-
-
-def _read_intervals(connection: sqlite3.Connection) -> tuple[Interval, ...]:
-    """Return the samples, condensed; each interval belongs to one run unless there are too many runs."""
-    statement = "SELECT max(1, sum(seconds >= ?)) FROM sample WHERE seconds > 0 GROUP BY run"
-    lengths: list[int] = [length for (length,) in connection.execute(statement, (MIN_SAMPLE,))]
-    separate = len(lengths) <= INTERVALS // 2
-    spare = INTERVALS - len(lengths) if separate else INTERVALS
-    each = 1 if sum(lengths) <= INTERVALS else -(-sum(lengths) // spare)
-    found = [*_rows(connection, _CONDENSED, apart=separate, short=MIN_SAMPLE, each=each)]
-    for values in found:
-        values["time"] = _utc(values["time"])
-    return tuple(Interval(**values) for values in found)
-
-
-# ------------------------------------------------------------------------------ rows
-
 
 _ANOMALIES = """
     SELECT coalesce(target_group.name, '') AS "group", anomaly.account AS account, coalesce(reason.text, '') AS reason,
@@ -339,3 +133,122 @@ _DUPLICATES = """
 """
 
 _BAD_ROWS = "SELECT line, reason, raw FROM bad_row ORDER BY rowid LIMIT :listed"
+
+
+def read_report(journal: str | Path, *, running: bool = False) -> Report:
+    """Read the report of a job from its journal; ``running``: whether the job runs now (default: False).
+
+    The file is opened read-only, and all figures are of one moment, also while the job runs. Raises InvalidRequest if the
+    file does not exist or is not a job's journal.
+    """
+    path = Path(journal)
+    with closing(open_to_read(path)) as connection, reading(path):
+        connection.execute("BEGIN")
+        return _read(connection, path, running=running)
+
+
+def first_not_done(journal: Path, report: Report) -> list[ReportRow]:
+    """Return the first rows that were not done, of those that do not wait; none if the accounts were erased."""
+    accounts = report.accounts
+    if report.erased or not accounts.refused + accounts.failed + accounts.unknown + accounts.bad:
+        return []
+    with closing(open_to_read(journal)) as connection, reading(journal):
+        return list(rows_of(connection, (*NOT_DONE[:3], UNUSABLE), limit=LISTED))
+
+
+def _read(connection: sqlite3.Connection, path: Path, *, running: bool) -> Report:
+    facts = facts_in(connection)
+    if facts is None:
+        raise InvalidRequest(f"{path}: the journal holds no job: begin one first", field="journal")
+    facts.require_erased_completely(path)
+    ((done_word,),) = connection.execute("SELECT name FROM account_state WHERE id = ?", (AccountState.DONE,))
+    states = Counter(dict(connection.execute("SELECT state, count(*) FROM account GROUP BY state")))
+    if facts.loaded is None:  # the accounts come when the input was read completely
+        states[AccountState.WAITING] = facts.input.rows - facts.input.bad
+    ((under_way, reached),) = connection.execute(_REACHED, NUMBERS)
+    accounts = AccountCounts(
+        total=facts.input.rows,
+        done=states[AccountState.DONE],
+        refused=states[AccountState.REFUSED],
+        failed=states[AccountState.FAILED],
+        unknown=states[AccountState.UNKNOWN] + states[AccountState.AGAIN] + reached,
+        bad=facts.input.bad,
+        not_sent=states[AccountState.WAITING] - reached,
+        duplicate=facts.input.duplicates,
+        in_flight=under_way if running else 0,
+    )
+    ((again,),) = connection.execute("SELECT EXISTS (SELECT 1 FROM request WHERE retry = 1)")
+    waiting = states[AccountState.WAITING] + states[AccountState.AGAIN]
+    complete = facts.loaded is not None and not waiting and not again
+    reasons = _entries(connection, _REASONS, dict[str, Any])
+    totals = [(each.pop("of_reasons"), each.pop("of_accounts")) for each in reasons]  # the same in each row
+    left_off = None
+    if totals and totals[0][0] > len(reasons):
+        listed = sum(each["accounts"] for each in reasons)
+        left_off = ReasonsLeftOff(reasons=totals[0][0] - len(reasons), accounts=totals[0][1] - listed)
+    runs = _entries(connection, _RUNS, RunFigures)
+    seconds = sum(run.seconds for run in runs)
+    (figures,) = _entries(connection, _REQUESTS, dict[str, Any], running=running)
+    ((anomalies,),) = connection.execute("SELECT count(*) FROM anomaly")
+    return Report(
+        operation=facts.operation,
+        done_word=done_word,
+        options=facts.options,
+        chunk=facts.chunk,
+        dialect=facts.settings.get(DIALECT, {}),
+        source=facts.source,
+        created=_utc(facts.created),
+        state="loading" if facts.loaded is None else "running" if running else "complete" if complete else "incomplete",
+        complete=complete,
+        seconds=seconds,
+        accounts=accounts,
+        requests=RequestFigures(
+            **figures, per_second=figures["answered"] / seconds if seconds else 0.0, latency=_latency(connection)
+        ),
+        reasons=tuple(ReasonCount(**each) for each in reasons),
+        reasons_left_off=left_off,
+        codes=_entries(connection, _CODES, CodeCount),
+        runs=runs,
+        over_time=_intervals(connection),
+        anomalies=anomalies,
+        first_anomalies=() if facts.erased else _entries(connection, _ANOMALIES, Anomaly),
+        first_duplicates=_entries(connection, _DUPLICATES, DuplicateRow),
+        first_bad_rows=_entries(connection, _BAD_ROWS, BadRow),
+        erased=None if facts.erased is None else _utc(facts.erased),
+    )
+
+
+def _utc(seconds: float) -> datetime:
+    """Return a time of the journal (epoch seconds) as a datetime in UTC."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _entries(connection: sqlite3.Connection, statement: str, kind: Callable[..., R], **values: float) -> tuple[R, ...]:
+    """Return the rows of a statement as values of a kind; times, which are epoch seconds, become datetimes."""
+    cursor = connection.execute(statement, NUMBERS | {"listed": LISTED, "reasons": REASONS} | values)
+    names = [name for name, *_ in cursor.description]
+    rows: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in cursor]
+    for row in rows:
+        row |= {name: _utc(row[name]) for name in ("began", "ended", "time") if row.get(name) is not None}
+    return tuple(kind(**row) for row in rows)
+
+
+def _latency(connection: sqlite3.Connection) -> Latency | None:
+    ((count,),) = connection.execute(f"SELECT count(*) FROM ({_TIMES})", NUMBERS)  # noqa: S608  # a constant
+    if not count:
+        return None
+    # nearest rank: the first value with this share of all at or below it
+    ranks = {name: -(-count * percent // 100) for name, percent in (("p50", 50), ("p95", 95), ("p99", 99), ("max", 100))}
+    ordered = enumerate(connection.execute(f"{_TIMES} ORDER BY elapsed", NUMBERS), 1)
+    by_rank = {rank: elapsed for rank, (elapsed,) in ordered if rank in ranks.values()}
+    return Latency(**{name: by_rank[rank] for name, rank in ranks.items()})
+
+
+def _intervals(connection: sqlite3.Connection) -> tuple[Interval, ...]:
+    """Return the samples, condensed; each interval belongs to one run unless there are too many runs."""
+    statement = "SELECT max(1, sum(seconds >= ?)) FROM sample WHERE seconds > 0 GROUP BY run"
+    lengths: list[int] = [length for (length,) in connection.execute(statement, (MIN_SAMPLE,))]
+    separate = len(lengths) <= INTERVALS // 2
+    spare = INTERVALS - len(lengths) if separate else INTERVALS
+    each = 1 if sum(lengths) <= INTERVALS else -(-sum(lengths) // spare)
+    return _entries(connection, _CONDENSED, Interval, apart=separate, short=MIN_SAMPLE, each=each)

@@ -18,9 +18,7 @@ __all__ = ["report_text"]
 MAX_SHOWN = 100
 """Characters of a foreign text that are shown."""
 
-REASONS = 20  # lines of reasons, and of codes
 RUNS = 10  # lines of runs: the latest ones
-EXAMPLES = 5  # lines of anomalies and duplicates
 TIME = "%Y-%m-%d %H:%M:%S"
 MINUTE = 60.0
 HOUR = 3600.0
@@ -41,19 +39,10 @@ def report_text(report: Report, rows: Sequence[ReportRow] = ()) -> str:
     ``rows``: the first of the rows that were not done (:func:`~rbim.bulk.report.reading.first_not_done`). Times are in UTC.
     Long lists (reasons, runs) are cut to their most important entries.
     """
-    sections = [
-        _head(report),
-        _not_done(report, rows),
-        _accounts(report),
-        _reasons(report),
-        _codes(report),
-        _requests(report),
-        _runs(report),
-        _unusual(report),
-        _job(report),
-    ]
-    shown = ["\n".join(line.rstrip() for line in section) for section in sections]
-    return "\n\n".join(filter(None, shown)) + "\n"
+    sections = (_accounts, _reasons, _codes, _requests, _runs, _anomalies, _duplicates, _job)
+    shown = [_head(report), _not_done(report, rows), *(section(report) for section in sections)]
+    texts = ["\n".join(line.rstrip() for line in lines) for lines in shown]
+    return "\n\n".join(filter(None, texts)) + "\n"
 
 
 # ------------------------------------------------------------------------------ sections
@@ -102,7 +91,7 @@ def _accounts(report: Report) -> Iterator[str]:
         if count or not index:
             share = f"{count / accounts.total:7.1%}" if accounts.total else ""
             yield f"  {name:<10} {count:>{width},} {share}   {notes.get(name, '')}"
-    if not report.adds_up:
+    if not accounts.adds_up:
         yield "  These do not add up: another program changed the journal."
 
 
@@ -110,64 +99,44 @@ def _reasons(report: Report) -> Iterator[str]:
     if not report.reasons:
         return
     yield "Reasons"
-    shown, hidden, left_off = report.reasons[:REASONS], report.reasons[REASONS:], report.reasons_left_off
-    others = len(hidden) + (left_off.reasons if left_off else 0)
-    of_others = sum(each.accounts for each in hidden) + (left_off.accounts if left_off else 0)
-    width = len(f"{max(shown[0].accounts, of_others):,}")
-    states = max(len(each.state) for each in shown)
-    for each in shown:
+    others = report.reasons_left_off
+    width = len(f"{max(report.reasons[0].accounts, others.accounts if others else 0):,}")
+    states = max(len(each.state) for each in report.reasons)
+    for each in report.reasons:
         error = f" ({_clean(each.error)})" if each.error else ""
         code = f"{_clean(each.code)} " if each.code and each.code not in each.text else ""
         yield f"  {each.accounts:>{width},}  {each.state:<{states}}  {code}{_clean(each.text)}{error}"
     if others:
-        yield f"  {of_others:>{width},}  for {_count(others, 'other reason')}"
+        yield f"  {others.accounts:>{width},}  for {_count(others.reasons, 'other reason')}"
 
 
 def _codes(report: Report) -> Iterator[str]:
-    if not report.codes:
-        return
-    yield "Platform codes"
-    for each in report.codes[:REASONS]:
+    if report.codes:
+        yield "Platform codes"
+    for each in report.codes:
         yield f"  {_clean(each.code)}  {_count(each.requests, 'request')}, {_count(each.accounts, 'account')}"
-    if len(report.codes) > REASONS:
-        yield f"  and {len(report.codes) - REASONS:,} more"
 
 
 def _requests(report: Report) -> Iterator[str]:
     requests = report.requests
     if not requests.sent:
         return
-    parts = [
-        (requests.answered, "answered"),
-        (requests.refused, "refused"),
-        (requests.not_sent, "not sent"),
-        (requests.unknown - requests.in_flight, "with unknown outcome"),
-        (requests.in_flight, "in flight"),
-    ]
-    notes = [
-        (requests.throttled, "throttled"),
-        (requests.repeated, "sent again (nothing was done)"),
-        (requests.resent, "sent again (outcome unknown)"),
-        (requests.split, "split into halves"),
-    ]
     yield f"Requests: {requests.sent:,}"
-    yield f"  {_listed(parts)}"
-    if any(number for number, _ in notes):
-        yield f"  of these {_listed(notes)}"
+    unknown = (requests.unknown - requests.in_flight, "with unknown outcome"), (requests.in_flight, "in flight")
+    outcomes = (requests.answered, "answered"), (requests.refused, "refused"), (requests.not_sent, "not sent"), *unknown
+    yield f"  {_listed(outcomes)}"
+    again = (requests.repeated, "sent again (nothing was done)"), (requests.resent, "sent again (outcome unknown)")
+    if notes := _listed([(requests.throttled, "throttled"), *again, (requests.split, "split into halves")]):
+        yield f"  of these {notes}"
     if requests.per_second:
         rates = f"{_figure(requests.per_second)} requests/s and {_figure(report.accounts_per_second)} accounts/s"
         yield f"  {rates} over {_duration(report.seconds)}"
     if requests.latency:
         times = requests.latency
-        parts_of_time = [
-            ("50% within", times.p50),
-            ("95% within", times.p95),
-            ("99% within", times.p99),
-            ("all within", times.max),
-        ]
-        yield f"  latency: {', '.join(f'{what} {_duration(value)}' for what, value in parts_of_time)}"
+        shares = ("50%", times.p50), ("95%", times.p95), ("99%", times.p99), ("all", times.max)
+        yield f"  latency: {', '.join(f'{share} within {_duration(value)}' for share, value in shares)}"
     if requests.waited:
-        mean = _duration(requests.mean_wait)
+        mean = _duration(requests.waited / requests.sent)
         yield f"  delayed by rates and halts: {_duration(requests.waited)} in total, {mean} on average"
 
 
@@ -182,26 +151,23 @@ def _runs(report: Report) -> Iterator[str]:
         yield f"  {run.id:>3}  {run.began:{TIME}} to {ended:<19}  {_duration(run.seconds):>10}  {_clean(end)}"
 
 
-def _unusual(report: Report) -> Iterator[str]:
-    anomalies = [
-        f"{_clean(each.account)} of {_clean(each.group)}: {_clean(each.reason)} (request {each.request:,})"
-        for each in report.first_anomalies
-    ]
-    duplicates = [
-        f"line {each.row:,}: {_clean(each.account)} of {_clean(each.group)}, as in line {each.first_row:,}"
-        for each in report.first_duplicates
-    ]
-    lists = [
-        ("Failures that name no account of their request", anomalies, report.anomalies),
-        ("Duplicates", duplicates, report.accounts.duplicate),
-    ]
-    for index, (title, lines, count) in enumerate([each for each in lists if each[2]]):
-        if index:
-            yield ""
-        yield f"{title}: {count:,}"
-        yield from (f"  {line}" for line in lines[:EXAMPLES])
-        if count > EXAMPLES:
-            yield f"  and {count - min(EXAMPLES, len(lines)):,} more"
+def _anomalies(report: Report) -> Iterator[str]:
+    if report.anomalies:
+        yield f"Failures that name no account of their request: {report.anomalies:,}"
+    for each in report.first_anomalies:
+        yield f"  {_clean(each.account)} of {_clean(each.group)}: {_clean(each.reason)} (request {each.request:,})"
+    if report.anomalies > len(report.first_anomalies):
+        yield f"  and {report.anomalies - len(report.first_anomalies):,} more"
+
+
+def _duplicates(report: Report) -> Iterator[str]:
+    count = report.accounts.duplicate
+    if count:
+        yield f"Duplicates: {count:,}"
+    for each in report.first_duplicates:
+        yield f"  line {each.row:,}: {_clean(each.account)} of {_clean(each.group)}, as in line {each.first_row:,}"
+    if count > len(report.first_duplicates):
+        yield f"  and {count - len(report.first_duplicates):,} more"
 
 
 def _job(report: Report) -> Iterator[str]:

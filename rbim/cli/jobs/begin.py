@@ -1,8 +1,10 @@
-"""The start of ``rbim invite`` and ``rbim remove``: a job, or its estimate, from the command line."""
+"""The start of a run: of a new job, or its estimate, from the command line; of the rest of one from its journal."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -10,15 +12,18 @@ import anyio
 
 from rbim.bulk.input.content import CHINESE
 from rbim.bulk.job import open_job
+from rbim.bulk.journal.facts import job_facts
+from rbim.bulk.report.reading import read_report
+from rbim.bulk.run import ANOTHER_JOB
 from rbim.cli.confirm import at_terminal, confirmed
 from rbim.cli.context import configuration, make_client, pacing, take_shared_rates
-from rbim.cli.errors import print_error, report_error
+from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.folding import fold_for
-from rbim.cli.global_flags import command_line, current_flags, same_with, with_flag
+from rbim.cli.global_flags import command_line, current_flags, given_flags, quoted_words, same_with, with_flag
 from rbim.cli.jobs.files import Files
-from rbim.cli.jobs.flags import JOB_FLAGS
 from rbim.cli.jobs.input import SHOWN, STANDARD, journal_beside, line_of, open_input
+from rbim.cli.jobs.journal_errors import explaining
 from rbim.cli.jobs.progress import time_left
 from rbim.cli.jobs.run import JobRun, execute
 from rbim.cli.json_output import show_json
@@ -30,20 +35,22 @@ from rbim.errors import AuthenticationError, IntermediaryError, InvalidRequest, 
 from rbim.operations.groups import GroupType, QueryGroupDetail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import NoReturn
 
     from rbim.bulk.job import Job
-    from rbim.cli.jobs.flags import InputFlags, PaceFlags, ResultFlags
+    from rbim.bulk.run import Run
+    from rbim.cli.jobs.flags import InputFlags, PaceFlags, ResultFlags, StartFlags
     from rbim.cli.jobs.input import Input
     from rbim.client.client import AsyncClient
     from rbim.operations.base import Operation
     from rbim.operations.groups import GroupDetail
 
-__all__ = ["JobCommand", "NoSender", "begin"]
+__all__ = ["JobCommand", "begin", "continue_job", "retried"]
 
-PARTS = {"header", "encoding", "group", "sheet"}  # of an input, with which the message of an error begins
+INPUT_ERRORS = {"source", "max_bad"}  # fields of errors that end the reading of the input
 MOST = max(kind.member_limit for kind in GroupType)
+STATES = ("failed", "unknown", "refused")  # the states of accounts that a retry can send again
 
 
 class JobCommand(NamedTuple):
@@ -55,19 +62,16 @@ class JobCommand(NamedTuple):
     verb: str
     make: Callable[..., Job[Any]]
     file: str
-    chunk: int | None
-    journal: Path | None
-    limit: int | None
-    dry_run: bool
-    check_groups: bool
-    input_flags: InputFlags
-    pace_flags: PaceFlags
-    result_flags: ResultFlags
+    start: StartFlags
+    input: InputFlags
+    pace: PaceFlags
+    results: ResultFlags
     adds: bool = False
+    check_groups: bool = False
     asks_first: bool = False
 
 
-class NoSender:
+class _NoSender:
     """The sender of a job that is only inspected, not run."""
 
     async def send(self, op: Operation[Any]) -> NoReturn:
@@ -76,48 +80,75 @@ class NoSender:
 
 
 def begin(command: JobCommand) -> int:
-    """Run the command and return the exit code."""
-    name = f"rbim {command.verb}"
+    """Run the command and return the exit code. Raises InvalidRequest."""
+    start = command.start
+    if command.check_groups and not start.dry_run:
+        raise InvalidRequest("--check-groups: it is for a dry run: add --dry-run", field="check_groups")
+    journal = (start.journal or journal_beside(command.file, command.verb)).absolute()
     try:
-        config = configuration()
-        user_name = command.input_flags.user_name or config["user_name"]  # kept in the journal, for a resumed job
-        journal = command.journal or journal_beside(command.file, command.verb)
-        pace = {**_last_pace(journal), **pacing(config)}
-        pace |= command.pace_flags.settings(pace.get("rates", ()))
-        shared = take_shared_rates(pace, ())
-        settings = {**pace, "chunk": command.chunk, "user_name": user_name, "dialect": config.dialect}
-        job = command.make(NoSender(), journal=journal, **settings)
-        if command.check_groups and not command.dry_run:
-            raise InvalidRequest("--check-groups: it is for a dry run: add --dry-run", field="check_groups")
-        limits = Limits(concurrency=job.settings.concurrency, rates=shared)
-        client = make_client(config, limits=limits) if command.check_groups or not command.dry_run else None
-        options = command.input_flags.options()
-        options |= {name: config[name] for name in COLUMNS if options.get(name) is None}
-        with open_input(command.file, options) as rows:
-            if client is None or command.dry_run:
-                return rows.leave(_estimate(command, job, rows, client))
-            source = None if command.file == STANDARD else command.file
-            files = Files(job.journal, source=source, not_done=command.result_flags.not_done)
-            if command.asks_first and not confirmed(f"permanently {_action(command, job, options)}", same_with("--yes")):
-                return rows.leave(JobExit.USAGE)
-            job = command.make(client, journal=journal, **settings)
-            return execute(
-                JobRun(
-                    command=name,
-                    journal=job.journal,
-                    client=client,
-                    dialect=config.dialect,
-                    begin=lambda: job.run(rows, limit=command.limit),
-                    flags=command.result_flags,
-                    files=files,
-                    rows=rows,
-                )
-            )
-    except RbimError as error:
-        return report_error(_explained(error, command), name, flags=JOB_FLAGS)
+        with explaining(journal):
+            config = configuration()
+            user_name = command.input.user_name or config["user_name"]  # kept in the journal, for a resumed job
+            pace = {**_last_pace(journal), **pacing(config)}
+            pace |= command.pace.settings(pace.get("rates", ()))
+            shared = take_shared_rates(pace, ())
+            settings = {**pace, "chunk": start.chunk, "user_name": user_name, "dialect": config.dialect}
+            job = command.make(_NoSender(), journal=journal, **settings)
+            limits = Limits(concurrency=job.settings.concurrency, rates=shared)
+            client = make_client(config, limits=limits) if command.check_groups or not start.dry_run else None
+            options = command.input.options()
+            options |= {name: config[name] for name in COLUMNS if options.get(name) is None}
+            with open_input(command.file, options) as rows:
+                if client is None or start.dry_run:
+                    return rows.leave(_estimate(command, job, rows, client))
+                source = None if command.file == STANDARD else command.file
+                files = Files(journal, source=source, not_done=command.results.not_done)
+                if command.asks_first and not confirmed(f"permanently {_action(command, job, options)}", same_with("--yes")):
+                    return rows.leave(JobExit.USAGE)
+                job = command.make(client, journal=journal, **settings)
+                begun = JobRun(journal, client, lambda: job.run(rows, limit=start.limit), command.results, files, rows)
+                return rows.leave(execute(begun))
+    except InvalidRequest as error:
+        _explain(error, command, journal)
+        raise
     except KeyboardInterrupt:
         print_error("nothing was sent: run the same command again")
         return JobExit.INTERRUPTED
+
+
+def continue_job(
+    journal: Path, verb: str, run: Callable[[Job[Any]], Run], pace_flags: PaceFlags, result_flags: ResultFlags
+) -> int:
+    """Run the rest of the job and return the exit code. Raises InvalidRequest."""
+    journal = journal.absolute()
+    with explaining(journal, verb):
+        stored = open_job(_NoSender(), journal)
+        config = configuration()
+        settings = pace_flags.settings([*stored.settings.rates, *(rate for rate in config["rates"] if rate.shared)])
+        shared = take_shared_rates(settings, config["rates"])
+        limits = Limits(concurrency=settings.get("concurrency", stored.settings.concurrency), rates=shared)
+        client = make_client(config, limits=limits)
+        job = open_job(client, journal, **settings, dialect=config.dialect)
+        files = Files(journal, source=job_facts(journal).source.get("path"), not_done=result_flags.not_done)
+        return execute(JobRun(journal, client, lambda: run(job), result_flags, files))
+
+
+def retried(job: Job[Any], states: Collection[str], reasons: Sequence[str], groups: Sequence[str]) -> Run:
+    """Return a run that sends the accounts in these states again. Raises InvalidRequest if there are none.
+
+    The run itself raises it if accounts wait to be sent, or if none has one of the reasons and groups.
+    """
+    report = read_report(job.journal)
+    counts = {state: getattr(report.accounts, state) for state in STATES}
+    if report.complete and not any(counts[state] for state in states):
+        selected = " or ".join(state for state in STATES if state in states)
+        wrong = InvalidRequest(f"{job.journal}: no account to retry: none is {selected}", field="journal")
+        if others := [f"{number:,} {state} (--only {state})" for state, number in counts.items() if number]:
+            wrong.add_note(f"Accounts that were not done: {', '.join(others)}")
+        raise wrong
+    return job.retry(
+        failed="failed" in states, unknown="unknown" in states, refused="refused" in states, reasons=reasons, groups=groups
+    )
 
 
 def _last_pace(journal: Path) -> dict[str, Any]:
@@ -125,26 +156,30 @@ def _last_pace(journal: Path) -> dict[str, Any]:
     try:
         if not journal.exists():
             return {}
-        last = open_job(NoSender(), journal).settings
+        last = open_job(_NoSender(), journal).settings
     except (InvalidRequest, OSError):  # the run itself says what is wrong with the journal
         return {}
-    max_failures = last.failure_limit.limit
-    return {"rates": last.rates, "concurrency": last.concurrency, "max_failures": max_failures, "patience": last.patience}
+    kept = {name: getattr(last, name) for name in ("rates", "concurrency", "patience")}
+    return kept | {"max_failures": last.failure_limit.limit}
 
 
-def _explained(error: RbimError, command: JobCommand) -> RbimError:
-    """Return the error; what it says about the input names the file.
-
-    If it proposes another encoding, a note has this command with that encoding.
-    """
-    if not isinstance(error, InvalidRequest):
-        return error
+def _explain(error: InvalidRequest, command: JobCommand, journal: Path) -> None:
+    """Add the next step to an error."""
     if error.field == "encoding" and error.message.endswith(f"--encoding {CHINESE}"):
         error.add_note(command_line(*with_flag(current_flags().words, "--encoding", CHINESE)))
-    part, colon, rest = error.message.partition(": ")
-    if colon and part in PARTS:
-        error.message = f"{'standard input' if command.file == STANDARD else command.file}: {rest}"
-    return error
+    if error.field == ANOTHER_JOB:
+        error.add_note(f"To finish that job:\n{command_line('job', 'resume', journal, *given_flags())}")
+        stem = journal.name.removesuffix(".journal")
+        names = (journal.with_name(f"{stem}.{number}.journal") for number in count(2))
+        unused = quoted_words("--journal", str(next(name for name in names if not name.exists())))
+        error.add_note(f"To begin another job, the same command with: {unused}")
+    if error.field == "journal" and isinstance(error.__cause__, OSError):
+        error.add_note("The journal stands beside the input; --journal PATH names another place.")
+    if error.field in INPUT_ERRORS and not command.start.dry_run:
+        with suppress(InvalidRequest):
+            if read_report(journal).state == "loading":
+                state = "(`rbim job list`: loading, 0 rows): run the same command again, or delete it."
+                error.add_note(f"Nothing was sent. {journal} holds no job yet {state}")
 
 
 def _action(command: JobCommand, job: Job[Any], options: dict[str, Any]) -> str:
@@ -161,16 +196,17 @@ def _estimate(command: JobCommand, job: Job[Any], rows: Input, client: AsyncClie
     """Print the estimate of the job and return the exit code; ask the platform for the groups if there is a client."""
     try:
         found = anyio.run(job.estimate, rows)
-        warnings = _too_large(found.accounts_by_group) if command.adds else []
-        if client is not None:
-            warnings = anyio.run(_checked_groups, client, found.accounts_by_group)
+        sizes = found.accounts_by_group
+        details = dict.fromkeys(sizes) if client is None else anyio.run(_details, client, sizes)
     except KeyboardInterrupt:
         return JobExit.INTERRUPTED
-    except InvalidRequest as error:
+    except InvalidRequest:
         sys.stderr.write("".join(f"{line_of(row)}\n" for row in rows.bad))
-        return report_error(_explained(error, command), f"rbim {command.verb}", flags=JOB_FLAGS)
+        raise
     usable = found.rows - found.bad - found.duplicates
-    if command.result_flags.as_json:
+    found_warnings = (_warning(group, sizes[group], detail) for group, detail in details.items() if command.adds)
+    warnings = [each for each in found_warnings if each is not None]
+    if command.results.as_json:
         show_json(
             {
                 "rows": found.rows,
@@ -219,47 +255,35 @@ class _GroupWarning(NamedTuple):
     cause: str
 
 
-def _too_large(sizes: Mapping[str, int]) -> list[_GroupWarning]:
-    """Return a warning for each group with more accounts than any group can hold."""
-    return [
-        _GroupWarning(group, accounts, None, f"{accounts:,} accounts, but no group holds more than {MOST:,} members")
-        for group, accounts in sizes.items()
-        if accounts > MOST
-    ]
+async def _details(client: AsyncClient, groups: Iterable[str]) -> dict[str, GroupDetail | RbimError | None]:
+    """Ask the platform once for each group, and return its details, or the error if the platform refuses them.
 
-
-async def _checked_groups(client: AsyncClient, sizes: Mapping[str, int]) -> list[_GroupWarning]:
-    """Ask the platform once for each group, and return a warning for each that cannot take its accounts.
-
-    Raises AuthenticationError, and the error of a group that says nothing about the group: no answer of the platform came.
+    Raises any other error: it says nothing about the group, no answer of the platform came.
     """
-    warnings: dict[str, _GroupWarning] = {}
-    operations = (QueryGroupDetail(group_id=group) for group in sizes)
+    details: dict[str, GroupDetail | RbimError | None] = dict.fromkeys(groups)
+    operations = (QueryGroupDetail(group_id=group) for group in groups)
     async with client, fan_out(client, operations) as outcomes:
         async for outcome in outcomes:
-            group = cast("QueryGroupDetail", outcome.operation).group_id
-            if isinstance(outcome, Done):
-                found = _warning_of(group, sizes[group], outcome.answer)
-            else:
-                found = _GroupWarning(group, sizes[group], None, _cause(outcome.error))
-            if found is not None:
-                warnings[group] = found
-    return [warnings[group] for group in sizes if group in warnings]
+            found = outcome.answer if isinstance(outcome, Done) else outcome.error
+            if isinstance(found, RbimError) and (
+                found.outcome is not Outcome.REFUSED or isinstance(found, (AuthenticationError, IntermediaryError))
+            ):
+                raise found
+            details[cast("QueryGroupDetail", outcome.operation).group_id] = found
+    return details
 
 
-def _cause(error: RbimError) -> str:
-    if error.outcome is not Outcome.REFUSED or isinstance(error, (AuthenticationError, IntermediaryError)):
-        raise error
-    return "the platform has no such group" if isinstance(error, NotFound) else f"its details cannot be read: {error}"
-
-
-def _warning_of(group: str, accounts: int, detail: GroupDetail) -> _GroupWarning | None:
-    if detail.count is None or not isinstance(detail.type, GroupType):
-        return next(iter(_too_large({group: accounts})), None)
+def _warning(group: str, accounts: int, detail: GroupDetail | RbimError | None) -> _GroupWarning | None:
+    """Return a warning if a group cannot take its accounts; without its details, if no group holds as many."""
+    if isinstance(detail, NotFound):
+        return _GroupWarning(group, accounts, None, "the platform has no such group")
+    if isinstance(detail, RbimError):
+        return _GroupWarning(group, accounts, None, f"its details cannot be read: {detail}")
+    if detail is None or detail.count is None or not isinstance(detail.type, GroupType):
+        cause = f"{accounts:,} accounts, but no group holds more than {MOST:,} members"
+        return _GroupWarning(group, accounts, None, cause) if accounts > MOST else None
     limit = detail.type.member_limit
     places = max(0, limit - detail.count)
-    if accounts <= places:
-        return None
     state = f"{places:,} places are left" if places else "it is full"
     cause = f"{state} ({detail.count:,} of {limit:,} members), for {accounts:,} accounts; members already there need none"
-    return _GroupWarning(group, accounts, places, cause)
+    return _GroupWarning(group, accounts, places, cause) if accounts > places else None

@@ -2,100 +2,70 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
-from codecs import getwriter
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TYPE_CHECKING, cast
 
 from rbim._support.private_files import private_stream
-from rbim.bulk.input.format import Format, write_rows
+from rbim.bulk.input.rows import Format
 from rbim.bulk.journal.facts import open_to_read
 from rbim.bulk.report.plot import ENDINGS, plot_report
-from rbim.bulk.report.rows import done, not_done, write_report_csv
+from rbim.bulk.report.rows import NOT_DONE, rows_of, write_csv, write_rows
 from rbim.cli.errors import require
 from rbim.cli.jobs.input import STANDARD
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Generator, Iterator
-    from typing import IO, Unpack
+    from collections.abc import Generator
+    from typing import IO
 
-    from rbim.bulk.input.format import NotDone
     from rbim.bulk.report.model import Report
 
-__all__ = ["Files", "FilesToWrite"]
-
-ROWS: dict[str, Callable[[sqlite3.Connection], Iterator[NotDone]]] = {
-    "--done": done,
-    "--refused": lambda connection: not_done(connection, ("refused",)),
-    "--not-done": not_done,
-}
-"""The flags of files in the format of the input, and the rows that each one holds."""
-
-
-class FilesToWrite(TypedDict, total=False):
-    """The files to write, by flag; None stands for none."""
-
-    done: Path | None
-    refused: Path | None
-    not_done: Path | None
-    csv: Path | None
-    plot: Path | None
+__all__ = ["Files"]
 
 
 class Files:
     """The files to write about the job in a journal; the journal and the input, ``source``, must not be overwritten.
 
-    With ``standard``, ``-`` means standard output. Raises InvalidRequest if one of the files clearly cannot be written, and
+    ``files``: those of the flags ``--csv``, ``--done``, ``--refused``, ``--not-done`` and ``--plot``, or None. With
+    ``standard``, ``-`` means standard output. Raises InvalidRequest if one of the files clearly cannot be written, and
     MissingExtra for a plot without matplotlib.
     """
 
-    def __init__(
-        self,
-        journal: Path,
-        *,
-        source: str | None = None,
-        standard: bool = False,
-        **files: Unpack[FilesToWrite],
-    ) -> None:
+    def __init__(self, journal: Path, *, source: str | None = None, standard: bool = False, **files: Path | None) -> None:
         self._journal = journal
-        given = {f"--{name.replace('_', '-')}": file for name, file in files.items() if isinstance(file, Path)}
-        self.has_rows = "--not-done" in given
-        """Whether the rows that were not done are written."""
+        self.by_flag = {f"--{name.replace('_', '-')}": file for name, file in files.items() if file is not None}
         protected = {"the journal of this job": journal}
         if source is not None:
             protected["the input of this job"] = Path(source)
-        for flag, file in given.items():
+        for flag, file in self.by_flag.items():
             if not (standard and str(file) == STANDARD and flag != "--plot"):
                 _check(file, flag, protected)
                 protected[f"the file of {flag}"] = file
-        self._plot, self._csv = given.pop("--plot", None), given.pop("--csv", None)
-        self._rows = given
-        if self._plot is not None:
-            if self._plot.suffix.lower() not in ENDINGS:
-                raise InvalidRequest(
-                    f"--plot: unknown ending {self._plot.suffix!r}: use {' or '.join(ENDINGS)}",
-                    field="plot",
-                )
+        if (plot := self.by_flag.get("--plot")) is not None:
+            if plot.suffix.lower() not in ENDINGS:
+                ending = f"--plot: unknown ending {plot.suffix!r}: use {' or '.join(ENDINGS)}"
+                raise InvalidRequest(ending, field="plot")
             require("plot", "matplotlib")
 
     def write(self, report: Report) -> None:
         """Write the files; each existing file is replaced as a whole or not at all. Raises InvalidRequest."""
-        for flag, file in self._rows.items():
-            with _written(file, flag) as stream, closing(self._opened()) as connection:
-                write_rows(stream, Format.from_json(report.source.get("format")), ROWS[flag](connection))
-        if self._csv is not None:
-            with _written(self._csv, "--csv") as stream, closing(self._opened()) as connection:
-                encoding = "utf-8" if str(self._csv) == STANDARD else "utf-8-sig"  # spreadsheets need the mark
-                write_report_csv(cast("IO[str]", getwriter(encoding)(stream)), connection)
-        if self._plot is not None:
-            with _naming(self._plot, "--plot"):
-                plot_report(report, self._plot)
-
-    def _opened(self) -> sqlite3.Connection:
-        return open_to_read(self._journal)
+        states = {"--done": (report.done_word,), "--refused": ("refused",), "--not-done": NOT_DONE}
+        for flag, file in self.by_flag.items():
+            if flag == "--plot":
+                with _naming(file, flag):
+                    plot_report(report, file)
+                continue
+            try:
+                with _written(file, flag) as stream, closing(open_to_read(self._journal)) as connection:
+                    if flag == "--csv":
+                        write_csv(stream, rows_of(connection), mark=str(file) != STANDARD)
+                    else:
+                        write_rows(stream, Format(**report.source["format"]), rows_of(connection, states[flag]))
+            except sqlite3.Error as error:
+                raise InvalidRequest(f"{self._journal}: {error}", field="journal") from error
 
 
 def _check(path: Path, flag: str, protected: dict[str, Path]) -> None:

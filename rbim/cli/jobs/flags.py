@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rbim.client.limits import Rate
 
-__all__ = ["JOB_FLAGS", "Count", "InputFlags", "PaceFlags", "ResultFlags"]
+__all__ = ["Count", "InputFlags", "PaceFlags", "RestFlags", "ResultFlags", "StartFlags"]
 
 
 def _count(_: type, tokens: Sequence[Token]) -> int:
@@ -78,16 +78,40 @@ class InputFlags:
         """Return the options for RowFile. Raises InvalidRequest."""
         if self.no_header and self.header_line is not None:
             raise InvalidRequest("--no-header and --header-line: give one of them", field="header")
-        return {
-            "group": self.group,
-            "encoding": self.encoding,
-            "sheet": self.sheet,
+        names = ("group", "encoding", "sheet", "group_column", "account_column", "allow_damaged")
+        return {name: getattr(self, name) for name in names} | {
             "header": 0 if self.no_header else self.header_line,
-            "group_column": self.group_column,
-            "account_column": self.account_column,
-            "allow_damaged": self.allow_damaged,
             "max_bad": None if self.max_bad is None else _limit(self.max_bad, "max_bad"),
         }
+
+
+INPUT, PACE, RESUME = Parameter(group="Input"), Parameter(group="Pace"), Parameter(group="Resume")
+
+
+@Parameter(name="*")
+@frozen(kw_only=True)
+class StartFlags:
+    """How a new job begins.
+
+    Parameters
+    ----------
+    chunk
+        Accounts per request (default: the maximum of the platform for an invitation).
+    limit
+        Send at most this many accounts now, as a trial: the first ones in the order of sending, a chunk of each group in
+        turn. `rbim job resume` sends the rest.
+    journal
+        The journal (default: the input's name with .invite.journal or .remove.journal; for standard input, a new file in
+        the working directory).
+    dry_run
+        Only print what would be sent; needs no credentials and writes no journal. It warns of groups with more accounts
+        than any group can hold.
+    """
+
+    chunk: Annotated[Count | None, PACE] = None
+    limit: Annotated[Count | None, PACE] = None
+    journal: Annotated[Path | None, RESUME] = None
+    dry_run: Annotated[Flag, INPUT] = False
 
 
 @Parameter(name="*", group="Pace")
@@ -117,15 +141,15 @@ class PaceFlags:
     max_failures: str | None = None
     patience: float | None = None
 
-    def settings(self, kept: Sequence[Rate] = (), **more: int | None) -> dict[str, Any]:
+    def settings(self, kept: Sequence[Rate] = ()) -> dict[str, Any]:
         """Return the settings of a job that were given. Raises InvalidRequest.
 
         ``kept`` are its present rates: the rates for all groups, or for each group, stay unless new ones of that kind are
-        given. ``more`` are settings with flags of their own.
+        given.
         """
         from attrs import evolve
 
-        given: dict[str, Any] = {"concurrency": self.concurrency, "patience": self.patience, **more}
+        given = {name: getattr(self, name, None) for name in ("concurrency", "patience", "isolate")}
         given = {name: value for name, value in given.items() if value is not None}
         if self.rate or self.group_rate:
             all_groups = _rates(self.rate, "--rate") or [rate for rate in kept if not rate.each_group]
@@ -134,6 +158,21 @@ class PaceFlags:
         if self.max_failures is not None:
             given["max_failures"] = _limit(self.max_failures, "max_failures")
         return given
+
+
+@Parameter(name="*", group="Pace")
+@frozen(kw_only=True)
+class RestFlags(PaceFlags):
+    """The pace of the rest of a job.
+
+    Parameters
+    ----------
+    isolate
+        The maximum number of extra requests for splitting refused ones in half, to find the account that causes the refusal
+        (default: 0).
+    """
+
+    isolate: Count | None = None
 
 
 @Parameter(name="*", group="Results")
@@ -155,13 +194,6 @@ class ResultFlags:
     as_json: Json = False
     quiet: Flag = False
     not_done: Path | None = None
-
-
-JOB_FLAGS = {
-    name: f"--{name.replace('_', '-')}"
-    for name in ("chunk", "concurrency", "declared", "isolate", "journal", "limit", "patience", "user_name")
-}
-"""The flags of settings of a job, for messages."""
 
 
 def _rates(texts: tuple[str, ...], flag: str) -> list[Rate]:

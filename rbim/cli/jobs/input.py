@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rbim.bulk.input.file import RowFile
-from rbim.bulk.input.rows import BadRow, Row
+from rbim.bulk.input.rows import Row
 from rbim.cli.printable import printable
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from rbim.bulk.input.rows import Columns
+    from rbim.bulk.input.rows import BadRow, Columns
 
 __all__ = ["SHOWN", "STANDARD", "Input", "journal_beside", "line_of", "open_input"]
 
@@ -49,14 +49,12 @@ class Input(RowFile):
         if not self.first and not self.bad:
             raise InvalidRequest(f"{self.name}: the input has no rows: check where it comes from", field="source")
 
-    def _note(self, columns: Columns) -> None:
+    def _note(self, columns: Columns, bad: list[BadRow]) -> None:
         if len(self.first) < FIRST:
             rows = zip(columns.lines, columns.rows(), strict=True)
             self.first.extend([(line, row) for line, row in rows if isinstance(row, Row)][: FIRST - len(self.first)])
-        if BadRow in set(map(type, columns.accounts)):
-            bad = [each for each in columns.accounts if isinstance(each, BadRow)]
-            self.bad.extend(bad[: SHOWN - len(self.bad)])
-            self.bad_count += len(bad)
+        self.bad.extend(bad[: SHOWN - len(self.bad)])
+        self.bad_count += len(bad)
 
     def leave(self, code: int) -> int:
         """Return the exit code; end the process here if a thread still waits for standard input."""
@@ -74,7 +72,7 @@ def open_input(file: str, options: dict[str, Any]) -> Input:
     if file == STANDARD and cast("object", sys.stdin) is None:
         raise InvalidRequest("standard input is closed: give the name of a file", field="file")
     rows = Input(sys.stdin.buffer if file == STANDARD else file, options)
-    _ = rows.format
+    _ = rows.about
     return rows
 
 

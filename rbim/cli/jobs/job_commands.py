@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path  # cyclopts reads it
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from rbim.cli.command_lines import same_with
 from rbim.cli.confirm import Yes, confirmed
-from rbim.cli.errors import print_error, report_error
 from rbim.cli.exit_codes import JOB_EXITS, JobExit
 from rbim.cli.flag_types import Flag, Json, Repeated  # noqa: TC001  # cyclopts reads it
 from rbim.cli.global_flags import GLOBAL_FLAGS_HELP
-from rbim.cli.jobs.flags import Count, PaceFlags, ResultFlags
+from rbim.cli.jobs.flags import Count, RestFlags, ResultFlags
 from rbim.cli.json_output import show_json
-from rbim.errors import RbimError
+from rbim.cli.printable import counted
+from rbim.errors import InvalidRequest
 
 __all__ = ["forget", "job", "list_jobs", "report", "resume", "retry", "status"]
 
@@ -33,16 +33,15 @@ READ_EXITS = f"Exit code 0 if the journal can be read, else 2.\n\n{GLOBAL_FLAGS_
 
 Output = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]
 
-Isolate = Annotated[Count | None, Parameter(group="Pace")]
 OnUnknown = Literal["auto", "resend", "report"]
 
-PACE_FLAGS, RESULT_FLAGS = PaceFlags(), ResultFlags()
+PACE_FLAGS, RESULT_FLAGS = RestFlags(), ResultFlags()
 
 job = App(name="job", help=HELP, help_format="markdown")
 
 
 @job.command(name="list", sort_key=0, help_epilogue=LIST_EXITS)
-def list_jobs(folder: Path = HERE, /, *, as_json: Json = False) -> int:
+def list_jobs(folder: Path = HERE, /, *, as_json: Json = False) -> None:
     """List the jobs whose journals are in a folder, the latest first, and whether a process is running them.
 
     Journals are found by their content, not by their names; folders inside are not searched.
@@ -54,13 +53,13 @@ def list_jobs(folder: Path = HERE, /, *, as_json: Json = False) -> int:
     as_json
         Print one JSON array.
     """
-    from rbim.cli.jobs.listing import print_jobs
+    from rbim.cli.jobs.report import print_jobs
 
-    return print_jobs(folder, as_json=as_json)
+    print_jobs(folder, as_json=as_json)
 
 
 @job.command(sort_key=0, help_epilogue=READ_EXITS)
-def status(journal: Path, /, *, as_json: Json = False) -> int:
+def status(journal: Path, /, *, as_json: Json = False) -> None:
     """Show how far a job is, and whether a process is running it.
 
     Parameters
@@ -72,18 +71,17 @@ def status(journal: Path, /, *, as_json: Json = False) -> int:
     """
     from rbim.cli.jobs.report import print_status
 
-    return print_status(journal, as_json=as_json)
+    print_status(journal, as_json=as_json)
 
 
 @job.command(sort_key=1, help_epilogue=EXITS)
-def resume(  # noqa: PLR0913  # flags, each with a default
+def resume(  # flags, each with a default
     journal: Path,
     /,
     *,
     on_unknown: OnUnknown = "auto",
     limit: Count | None = None,
-    isolate: Isolate = None,
-    pace_flags: PaceFlags = PACE_FLAGS,
+    pace_flags: RestFlags = PACE_FLAGS,
     result_flags: ResultFlags = RESULT_FLAGS,
 ) -> int:
     """Send the accounts that have not been sent yet. Flags that are not given keep their values from the last run.
@@ -97,15 +95,10 @@ def resume(  # noqa: PLR0913  # flags, each with a default
         that are younger than an hour and need no confirmation.
     limit
         Send at most this many accounts now; resume again to send the rest.
-    isolate
-        The maximum number of extra requests for splitting refused ones in half, to find the account that causes the refusal
-        (default: 0).
     """
-    from rbim.cli.jobs.resume import continue_job
+    from rbim.cli.jobs.begin import continue_job
 
-    return continue_job(
-        journal, "resume", lambda made: made.resume(on_unknown, limit=limit), pace_flags, result_flags, isolate=isolate
-    )
+    return continue_job(journal, "resume", lambda made: made.resume(on_unknown, limit=limit), pace_flags, result_flags)
 
 
 @job.command(sort_key=2, help_epilogue=EXITS)
@@ -117,8 +110,7 @@ def retry(  # noqa: PLR0913  # flags, each with a default
     refused: Flag = False,
     reason: Repeated = (),
     group: Repeated = (),
-    isolate: Isolate = None,
-    pace_flags: PaceFlags = PACE_FLAGS,
+    pace_flags: RestFlags = PACE_FLAGS,
     result_flags: ResultFlags = RESULT_FLAGS,
 ) -> int:
     """Send failed and unknown accounts again, and on request those that the platform refused.
@@ -138,21 +130,12 @@ def retry(  # noqa: PLR0913  # flags, each with a default
         Only accounts with this reason: its whole text, or its code, as in the report. May be given several times.
     group
         Only accounts of this group. May be given several times.
-    isolate
-        The maximum number of extra requests for splitting refused ones in half, to find the account that causes the refusal
-        (default: 0).
     """
-    from rbim.cli.jobs.resume import continue_job, retried
+    from rbim.cli.jobs.begin import continue_job, retried
 
     states = {"failed", "unknown"} if only is None else {only}
-    return continue_job(
-        journal,
-        "retry",
-        lambda made: retried(made, states | ({"refused"} if refused else set()), reason, group),
-        pace_flags,
-        result_flags,
-        isolate=isolate,
-    )
+    states |= {"refused"} if refused else set()
+    return continue_job(journal, "retry", lambda made: retried(made, states, reason, group), pace_flags, result_flags)
 
 
 @job.command(sort_key=3, help_epilogue=READ_EXITS)
@@ -166,7 +149,7 @@ def report(  # noqa: PLR0913  # flags, each with a default
     refused: Output = None,
     not_done: Output = None,
     plot: Path | None = None,
-) -> int:
+) -> None:
     """Report the results of a job, also while it runs.
 
     Parameters
@@ -190,7 +173,7 @@ def report(  # noqa: PLR0913  # flags, each with a default
     """
     from rbim.cli.jobs.report import print_report
 
-    return print_report(journal, as_json=as_json, csv=csv, done=done, refused=refused, not_done=not_done, plot=plot)
+    print_report(journal, as_json=as_json, csv=csv, done=done, refused=refused, not_done=not_done, plot=plot)
 
 
 @job.command(sort_key=4, help_epilogue=FORGET_EXITS)
@@ -213,25 +196,21 @@ def forget(journal: Path, /, *, unfinished: Flag = False, yes: Yes = False, as_j
     import sqlite3
 
     from rbim.bulk.journal.forget import erasable, forget_job
-    from rbim.cli.jobs.journal_errors import explained
+    from rbim.cli.jobs.journal_errors import explaining
 
     journal = journal.absolute()
-    try:
+    with explaining(journal, "forget"):
         found = erasable(journal)
         if found.erased is None and not yes and (unfinished or not found.unfinished):  # otherwise it is refused anyway
-            action = f"erase {found.accounts:,} account{'s' * (found.accounts != 1)} from {journal}"
+            action = f"permanently erase {counted(found.accounts, 'account')} from {journal}"
             if found.waiting:
                 action = f"{action}, of which {found.waiting:,} still wait to be sent"
-            flags = " --unfinished" if unfinished else ""
-            command = f"rbim job forget {shlex.quote(str(journal))}{flags} --yes"
-            if not confirmed(f"permanently {action}", command, unchanged="nothing was erased"):
+            if not confirmed(action, same_with("--yes"), unchanged="nothing was erased"):
                 return JobExit.USAGE
-        erased = forget_job(journal, unfinished=unfinished)
-    except RbimError as error:
-        return report_error(explained(error, journal, "forget"), "rbim job forget")
-    except sqlite3.Error as error:
-        print_error(f"{journal}: {error}")
-        return JobExit.USAGE
+        try:
+            erased = forget_job(journal, unfinished=unfinished)
+        except sqlite3.Error as error:
+            raise InvalidRequest(f"{journal}: {error}", field="journal") from error
     if as_json:
         show_json({"journal": str(journal), "erased": erased})
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rbim.cli.folding import fold_for
@@ -13,7 +13,6 @@ from rbim.cli.output import console
 from rbim.cli.printable import visible
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from rich.console import Group
@@ -23,14 +22,11 @@ if TYPE_CHECKING:
     from rbim.bulk.progress import Snapshot
     from rbim.cli.jobs.input import Input
 
-__all__ = ["ProgressDisplay", "figures", "time_left"]
+__all__ = ["ProgressDisplay", "time_left"]
 
 SECONDS = 5.0  # seconds between two lines, if there is no bar
 MINUTE, HOUR = 60, 3600
-STATES = {
-    "halted": "paused",
-    "draining": "stopping",
-}
+STATES = {"halted": "paused", "draining": "stopping"}
 
 
 class ProgressDisplay:
@@ -41,21 +37,21 @@ class ProgressDisplay:
         self._printed = 0  # invalid rows
         self._quiet = quiet
         self._live = None if quiet or not sys.stderr.isatty() else _live()
-        self._block = ExitStack()
         self._next = time.monotonic() + SECONDS
         self._has_cause = False  # whether a line has said why the job waits
 
     def __enter__(self) -> Self:
         if self._live is not None:
-            self._block.enter_context(self._live)
+            self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._block.__exit__(kind, error, trace)
-        if self._rows is not None and self._rows.bad_count > self._printed:
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+        if self._rows is not None:
             self._print_bad_rows(self._rows)
-        if self._rows is not None and self._rows.bad_count > SHOWN:
-            self.print_line(f"{self._rows.bad_count:,} rows are invalid; the first {SHOWN} are shown")
+            if self._rows.bad_count > SHOWN:
+                self.print_line(f"{self._rows.bad_count:,} rows are invalid; the first {SHOWN} are shown")
 
     def print_line(self, line: str) -> None:
         """Print a line above the progress, with unprintable characters replaced."""
@@ -102,16 +98,11 @@ def _live() -> Live | None:
     return Live(console=terminal, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
 
 
-def figures(snapshot: Snapshot) -> str:
+def _figures(snapshot: Snapshot) -> str:
     """Return rate, requests in flight and counts as text."""
     in_flight = f"{snapshot.in_flight:,} of {snapshot.concurrency:,} in flight"
-    counts = [
-        (snapshot.refused, "refused"),
-        (snapshot.failed, "failed"),
-        (snapshot.unknown, "unknown"),
-        (snapshot.throttled, "throttled"),
-    ]
-    nonzero = [f"{number:,} {name}" for number, name in counts if number]
+    counts = {name: getattr(snapshot, name) for name in ("refused", "failed", "unknown", "throttled")}
+    nonzero = [f"{number:,} {name}" for name, number in counts.items() if number]
     return ", ".join([f"{snapshot.request_rate:,.1f} requests/s", in_flight, *nonzero])
 
 
@@ -126,7 +117,7 @@ def _line(snapshot: Snapshot) -> str:
         return f"reading: {snapshot.total:,} rows"
     state = f"{_state(snapshot)}; " if snapshot.phase in STATES else ""
     left = "" if snapshot.eta is None or not snapshot.waiting else f", {time_left(snapshot.eta)} left"
-    return f"{state}{_settled(snapshot):,} of {snapshot.total:,} rows; {figures(snapshot)}{left}"
+    return f"{state}{_settled(snapshot):,} of {snapshot.total:,} rows; {_figures(snapshot)}{left}"
 
 
 def _state(snapshot: Snapshot) -> str:
@@ -158,7 +149,7 @@ def _bar(snapshot: Snapshot) -> Group | Text:
         f"{_settled(snapshot) / max(snapshot.total, 1):.0%}",
         f"{left} left" if snapshot.waiting else "",
     )
-    below = [Text(figures(snapshot))]
+    below = [Text(_figures(snapshot))]
     if state := _state(snapshot):
         below.append(Text(visible(state), style="yellow", overflow="ellipsis", no_wrap=True))
     return Group(grid, *below)

@@ -7,26 +7,21 @@ import signal
 import sqlite3
 import sys
 from contextlib import ExitStack, suppress
-from itertools import count
 from pathlib import Path
 from stat import S_ISCHR
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import anyio
 from attrs import define
 
 from rbim._support.task_errors import TaskErrors
 from rbim.bulk.journal.facts import damage_of
-from rbim.bulk.report.reading import first_not_done, read_report
-from rbim.bulk.report.text import report_text
-from rbim.bulk.run import ANOTHER_JOB
+from rbim.bulk.report.reading import read_report
 from rbim.cli.errors import print_error, report_bug, report_error
 from rbim.cli.exit_codes import JobExit
-from rbim.cli.folding import fold_for
-from rbim.cli.global_flags import command_line, given_flags, quoted_words
-from rbim.cli.jobs.journal_errors import with_flags
+from rbim.cli.global_flags import command_line, given_flags
 from rbim.cli.jobs.progress import ProgressDisplay
-from rbim.cli.json_output import show_json
+from rbim.cli.jobs.report import show_report
 from rbim.cli.printable import visible
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
 
@@ -41,71 +36,54 @@ if TYPE_CHECKING:
     from rbim.cli.jobs.flags import ResultFlags
     from rbim.cli.jobs.input import Input
     from rbim.client.client import AsyncClient
-    from rbim.dialect import Dialect
 
 __all__ = ["JobRun", "execute"]
 
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")  # the last one: the terminal was closed; Windows has none
-EARLY_EXITS = {
-    "stopped": JobExit.INTERRUPTED,
-    "interrupted": JobExit.INTERRUPTED,
-    "fuse": JobExit.GAVE_UP,
-    "not connected": JobExit.GAVE_UP,
-    "no answer": JobExit.GAVE_UP,
-    "no progress": JobExit.GAVE_UP,
-    "error": JobExit.GAVE_UP,
-    "fault": JobExit.FAULT,
-    "authentication": JobExit.REFUSED,
+ENDS: dict[str, tuple[JobExit | None, str]] = {
+    "stopped": (JobExit.INTERRUPTED, "stopped"),
+    "interrupted": (JobExit.INTERRUPTED, "interrupted"),
+    "limit": (None, "the limit of this run was reached (--limit)"),
+    "fuse": (JobExit.GAVE_UP, "too many requests failed (--max-failures)"),
+    "not connected": (JobExit.GAVE_UP, "no connection was possible"),
+    "no answer": (JobExit.GAVE_UP, "no response for too long (--patience)"),
+    "no progress": (JobExit.GAVE_UP, "no account was settled for too long (--patience)"),
+    "error": (JobExit.GAVE_UP, "stopped early"),
+    "fault": (JobExit.FAULT, "stopped early"),
+    "authentication": (JobExit.REFUSED, "the platform refused the credentials"),
 }
-STOP_REASONS = {
-    "error": "stopped early",
-    "fault": "stopped early",
-    "authentication": "the platform refused the credentials",
-    "fuse": "too many requests failed (--max-failures)",
-    "not connected": "no connection was possible",
-    "limit": "the limit of this run was reached (--limit)",
-    "no answer": "no response for too long (--patience)",
-    "no progress": "no account was settled for too long (--patience)",
-}
+"""Reasons of an early end: their exit code, unless the accounts say it, and the message."""
 
 WITH_CAUSE = {"not connected", "no answer", "no progress"}
 """Reasons of an early end that the last failure of a request explains."""
 
-INPUT_ERRORS = {"source", "max_bad"}  # fields of errors that end the reading of the input
-NO_JOB = (
-    "Nothing was sent. {journal} holds no job yet (`rbim job list`: loading, 0 rows): run the same command again, or delete "
-    "it."
-)
-
 SUFFIXES = {"csv": (".csv", ".tsv", ".txt"), "jsonl": (".jsonl", ".ndjson", ".json")}
 
 
-class JobRun(NamedTuple):
-    """A run to execute: ``begin`` makes it; ``rows`` is its input, if it reads one. ``client`` is open while it runs."""
+@define(eq=False)
+class JobRun:
+    """A run to execute: ``begin`` makes it; ``rows`` is its input, if it reads one. ``client`` is open while it runs.
 
-    command: str
+    ``error`` ended it, if any.
+    """
+
     journal: Path
     client: AsyncClient
-    dialect: Dialect
     begin: Callable[[], Run]
     flags: ResultFlags
     files: Files
     rows: Input | None = None
-
-
-class _NextStep(NamedTuple):
-    """A message at the end of a command, and the command to copy, if there is one."""
-
-    text: str
-    command: str = ""
-
-
-@define(eq=False)
-class _RunResult:
-    """The run, and the error that ended it, if any."""
-
     run: Run | None = None
     error: BaseException | None = None
+
+    @property
+    def why(self) -> str:
+        """The reason of its end."""
+        if isinstance(self.error, AuthenticationError):
+            return "authentication"
+        if self.error is not None:
+            return "error" if isinstance(self.error, (RbimError, sqlite3.Error, OSError)) else "fault"
+        return "interrupted" if self.run is None else self.run.why or "interrupted"
 
 
 def execute(job_run: JobRun) -> int:
@@ -113,20 +91,16 @@ def execute(job_run: JobRun) -> int:
     if not job_run.flags.quiet:
         sys.stderr.write(f"journal: {visible(str(job_run.journal))}\n")
         sys.stderr.flush()
-    code = _run_and_finish(job_run)
-    return code if job_run.rows is None else job_run.rows.leave(code)
-
-
-def _run_and_finish(job_run: JobRun) -> int:
-    result = _RunResult()
     try:
-        anyio.run(_run, job_run, result)
+        anyio.run(_run, job_run)
+    except InvalidRequest:
+        raise
     except KeyboardInterrupt:  # only without a receiver of signals
         pass
     except Exception as error:
-        result.error = error
+        job_run.error = error
     try:
-        return _finish(job_run, result)
+        return _finish(job_run)
     except KeyboardInterrupt:
         print_error("interrupted. To resume, if accounts are left:", _continued("resume", job_run.journal))
         return JobExit.INTERRUPTED
@@ -135,8 +109,8 @@ def _run_and_finish(job_run: JobRun) -> int:
 # ------------------------------------------------------------------------------ the run
 
 
-async def _run(job_run: JobRun, result: _RunResult) -> None:
-    result.run = run = job_run.begin()  # an error of it must not become one of a group
+async def _run(job_run: JobRun) -> None:
+    job_run.run = run = job_run.begin()  # an error of it must not become one of a group
     tasks = anyio.create_task_group()
     failures = TaskErrors(tasks)
     with ProgressDisplay(job_run.rows, quiet=job_run.flags.quiet) as progress:
@@ -192,30 +166,19 @@ def _leave_terminal() -> None:
 # ------------------------------------------------------------------------------ its end
 
 
-def _finish(job_run: JobRun, result: _RunResult) -> int:
-    if isinstance(result.error, InvalidRequest):
-        error = with_flags(result.error, job_run.journal, job_run.dialect)
-        if error.field == ANOTHER_JOB:
-            error.add_note(f"To finish that job:\n{_continued('resume', job_run.journal)}")
-            stem = job_run.journal.name.removesuffix(".journal")
-            names = (job_run.journal.with_name(f"{stem}.{number}.journal") for number in count(2))
-            unused = quoted_words("--journal", str(next(name for name in names if not name.exists())))
-            error.add_note(f"To begin another job, the same command with: {unused}")
-        if error.field == "journal" and job_run.rows is not None and isinstance(error.__cause__, OSError):
-            error.add_note("The journal stands beside the input; --journal PATH names another place.")
-        if error.field in INPUT_ERRORS and (report := _read(job_run.journal)) is not None and report.state == "loading":
-            error.add_note(NO_JOB.format(journal=job_run.journal))
-        return report_error(error, job_run.command)
-    _print_failure(job_run, result)
-    report = _read(job_run.journal)
-    code = _code(result, report)
-    steps = _next_steps(job_run, result, report)
+def _finish(job_run: JobRun) -> int:
+    _print_failure(job_run)
+    try:
+        report = read_report(job_run.journal)
+    except InvalidRequest:  # there is no job, or no journal any more
+        report = None
+    code = _code(job_run, report)
     if report is None:
-        _print_steps(steps)
-        return JobExit.GAVE_UP if result.run is not None and result.run.began else code
+        _print_steps(job_run, None)
+        return code
     writing: tuple[Callable[[], None], ...] = (
         lambda: _print_report(job_run, report),
-        lambda: _print_steps(steps),
+        lambda: _print_steps(job_run, report),
         lambda: job_run.files.write(report),
     )
     for write in writing:
@@ -227,52 +190,25 @@ def _finish(job_run: JobRun, result: _RunResult) -> int:
     return code
 
 
-def _print_failure(job_run: JobRun, result: _RunResult) -> None:
+def _print_failure(job_run: JobRun) -> None:
     """Print the error that ended the run, if there is one."""
-    error = result.error
+    error = job_run.error
     if isinstance(error, RbimError):
-        report_error(error, job_run.command)
+        report_error(error, "rbim")
     elif isinstance(error, (sqlite3.Error, OSError)):
         print_error(f"{job_run.journal}: {getattr(error, 'strerror', None) or error}", error=error)
     elif error is not None and (damage := damage_of(job_run.journal)) is not None:
-        result.error = damage
+        job_run.error = damage
         print_error(damage.message, error=error)
     elif error is not None:
         report_bug(error)
 
 
-def _print_report(job_run: JobRun, report: Report) -> None:
-    try:
-        if job_run.flags.as_json:
-            show_json(report)
-        elif report.state != "loading":
-            sys.stdout.write(fold_for(sys.stdout, report_text(report, first_not_done(job_run.journal, report))))
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader has closed it; the result of the job is the same
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _read(journal: Path) -> Report | None:
-    """Return the report, or None if the run ended before there was a job."""
-    try:
-        return read_report(journal)
-    except InvalidRequest:
-        return None
-
-
-def _stop_reason(result: _RunResult) -> str:
-    if isinstance(result.error, AuthenticationError):
-        return "authentication"
-    if result.error is not None:
-        return "error" if isinstance(result.error, (RbimError, sqlite3.Error, OSError)) else "fault"
-    return "interrupted" if result.run is None else result.run.why or "interrupted"
-
-
-def _code(result: _RunResult, report: Report | None) -> JobExit:
-    reason = _stop_reason(result)
+def _code(job_run: JobRun, report: Report | None) -> JobExit:
+    early, _ = ENDS.get(job_run.why, (None, ""))
     if report is None:
-        return EARLY_EXITS.get(reason, JobExit.INTERRUPTED)
-    early = EARLY_EXITS.get(reason)
+        was_run = job_run.run is not None and job_run.run.began
+        return JobExit.GAVE_UP if was_run else early or JobExit.INTERRUPTED
     if early is not None and not (early is JobExit.INTERRUPTED and report.complete):
         return early
     accounts = report.accounts
@@ -281,41 +217,43 @@ def _code(result: _RunResult, report: Report | None) -> JobExit:
     return JobExit.INCOMPLETE if accounts.refused or accounts.failed or accounts.bad else JobExit.DONE
 
 
-def _print_steps(steps: list[_NextStep]) -> None:
-    for step in steps:
-        print_error(step.text, step.command)
+def _print_report(job_run: JobRun, report: Report) -> None:
+    try:
+        if job_run.flags.as_json or report.state != "loading":
+            show_report(job_run.journal, report, as_json=job_run.flags.as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has closed it; the result of the job is the same
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _next_steps(job_run: JobRun, result: _RunResult, report: Report | None) -> list[_NextStep]:
-    """Return the messages about what was not done, with the commands for it."""
-    journal = job_run.journal
-    if report is None and result.run is not None and result.run.began:
+def _print_steps(job_run: JobRun, report: Report | None) -> None:
+    """Print what was not done, with the commands for it."""
+    journal, run = job_run.journal, job_run.run
+    if report is None and run is not None and run.began:
         state = "cannot be read any more" if journal.exists() else "was deleted during the run"
-        return [_NextStep(f"{journal}: the journal {state}: there is no record of what was sent")]
+        print_error(f"{journal}: the journal {state}: there is no record of what was sent")
+        return
     if report is None or report.state == "loading":
-        return [_NextStep("nothing was sent: run the same command again")]
+        print_error("nothing was sent: run the same command again")
+        return
     accounts = report.accounts
     if not report.complete:
-        reason = _stop_reason(result)
-        left = ((accounts.not_sent, "not sent"), (accounts.unknown, "unknown"))
-        cause = result.run.snapshot.cause if result.run is not None and reason in WITH_CAUSE else ""
-        said = f"{STOP_REASONS.get(reason, reason)}{f': {cause}' if cause else ''}"
-        text = f"{said}; accounts left: {_counted(*left)}. To resume:"
-        return [_NextStep(text, _continued("resume", journal))]
-    steps: list[_NextStep] = []
+        _, said = ENDS.get(job_run.why, (None, job_run.why))
+        if run is not None and job_run.why in WITH_CAUSE and run.snapshot.cause:
+            said = f"{said}: {run.snapshot.cause}"
+        left = _counted((accounts.not_sent, "not sent"), (accounts.unknown, "unknown"))
+        print_error(f"{said}; accounts left: {left}. To resume:", _continued("resume", journal))
+        return
     refused, again = (accounts.refused, "refused"), ((accounts.failed, "failed"), (accounts.unknown, "unknown"))
     if accounts.failed or accounts.unknown:
-        text = f"accounts left: {_counted(*again)}. To send them again:"
-        steps.append(_NextStep(text, _continued("retry", journal)))
-    if (accounts.refused or accounts.failed or accounts.unknown) and not job_run.files.has_rows:
-        kind = report.source.get("format", {}).get("kind")
-        usual = SUFFIXES.get(kind, ("",))
+        print_error(f"accounts left: {_counted(*again)}. To send them again:", _continued("retry", journal))
+    if (accounts.refused or accounts.failed or accounts.unknown) and "--not-done" not in job_run.files.by_flag:
+        usual = SUFFIXES.get(report.source.get("format", {}).get("kind"), ("",))
         suffix = Path(report.source_name.removesuffix(".gz")).suffix
         suffix = suffix if suffix.lower() in usual else usual[0]  # what is left of a workbook is CSV
         rest = journal.with_name(f"{journal.name.removesuffix('.journal')}.not-done{suffix}")
-        text = f"not done: {_counted(refused, *again)}. To list them with the reasons:"
-        steps.append(_NextStep(text, command_line("job", "report", journal, "--not-done", rest)))
-    return steps
+        command = command_line("job", "report", journal, "--not-done", rest)
+        print_error(f"not done: {_counted(refused, *again)}. To list them with the reasons:", command)
 
 
 def _counted(*counts: tuple[int, str]) -> str:

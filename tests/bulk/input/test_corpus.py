@@ -157,7 +157,7 @@ REFUSED = {
     "same-name-twice.csv": ({}, "2 columns have the name 'account'", "rename"),
     "empty.csv": ({}, "the input is empty"),
     "lines-unknown-keys.jsonl": ({}, "line 1: no column 'account' among '组', '号码'", "--account-column"),
-    "array-cut-off.json": ({}, "the JSON array is damaged or cut off in item 3"),
+    "array-cut-off.json": ({}, "the JSON array is damaged or cut off: ", "line "),
     "object.json": ({}, "line 1: ", "one object in a line, or one array"),
     "openpyxl-two-sheets.xlsx": ({}, "row 1 of sheet '说明' (of 2 sheets: --sheet names another)"),
     "openpyxl.xlsx": ({"sheet": "x"}, "no sheet 'x' among 'Sheet1'", "--sheet"),

@@ -17,10 +17,9 @@ from attrs import evolve
 
 from helpers.job_commands import STRANGER, made_group, rows_of, write_csv
 from rbim.bulk.report.reading import read_report
-from rbim.bulk.report.rows import RowChoice
 from rbim.cli.exit_codes import JobExit
 from rbim.emulator.faults import Code, Fault
-from rbim.page.journal import accounts_of, journal_page, reason_of_pace, written
+from rbim.page.journal import _choice_of, accounts_of, journal_page, reason_of_pace, written
 
 JOURNAL = Path("m.csv.invite.journal")
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -68,17 +67,17 @@ def test_accounts_are_found_by_outcome_reason_and_name_and_downloaded(cli, group
     ]:
         shown, after, more = [], 0, True
         while more:
-            found = accounts_of(finished, RowChoice(**choice), after)
+            found = accounts_of(finished, _choice_of(choice), after)
             shown += [(each["row"], each["account"], each["state"], each["reason"]) for each in found["rows"]]
             after, more = (shown[-1][0], found["more"]) if shown else (0, False)
-        rows = [row for row in whole if row["account"] and accepts(row)]
+        rows = [row for row in whole if accepts(row)]
         assert shown == [(int(row["row"]), row["account"], row["state"], row["reason"]) for row in rows], choice
-        file, ending = written(finished, RowChoice(**choice))
+        file, ending = written(finished, _choice_of(choice))
         with file:
             file.seek(0)
             downloaded = list(csv.DictReader(io.StringIO(file.read().decode("utf-8-sig"))))
         assert ending == ".csv"
-        assert [row for row in downloaded if row["account"]] == rows, choice
+        assert downloaded == rows, choice
 
 
 def test_the_state_of_a_finished_job_and_the_download_of_what_was_not_done(cli, finished):
@@ -122,7 +121,7 @@ def test_the_file_of_a_download_has_no_name_and_no_reader(finished, tmp_path, mo
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     before = os.umask(0)
     try:
-        with written(finished, RowChoice())[0] as file:
+        with written(finished, {})[0] as file:
             found = os.fstat(file.fileno())
             assert (found.st_nlink, stat.S_IMODE(found.st_mode), list(folder.iterdir())) == (0, 0o600, [])
             assert file.tell() > 1000
