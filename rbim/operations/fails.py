@@ -1,17 +1,21 @@
 """The entries of ``fails`` in an answer, and the account of the request that each names; and failures under other names."""
 
-from collections.abc import Iterable, Mapping
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, cast
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from rbim._support.text import empty
 from rbim.operations.base import Answer, wire
 
 __all__ = ["OWN_NAMES", "Fail", "RequestAccounts", "attributed", "failures_in"]
 
-COUNTS = ("count", "num", "number", "size", "total")  # ends of the names of fields with the number of entries
+SEPARATORS = r"[\s,;\uff0c\uff1b\u3001|]+"  # also the Chinese comma, semicolon and enumeration comma
+MAX_LIST = 100_000  # characters of a text that is read as an account or a list of accounts, at most
+COUNTS = frozenset({"count", "num", "number", "size", "total"})
 
 OWN_NAMES = frozenset({"fail", "fails"})
 """The names that the list may have, in lower case."""
@@ -63,12 +67,21 @@ class RequestAccounts:
 
     def find(self, name: str) -> str | None:
         """Return the account with this name, or None."""
+        if len(name) > MAX_LIST:
+            return None
         for exact in (name, name.strip()):
             if exact in self._exact:
                 return exact
         bare, folded = self._tables
         name = self._without_prefix(name)
         return bare[name] if name in bare else folded.get(name.casefold())
+
+    def find_all(self, text: str) -> list[tuple[str, str]]:
+        """Return names and accounts of a text that lists several accounts; none if a part of it is no account."""
+        if len(text) > MAX_LIST:
+            return []
+        found = [(part, self.find(part)) for part in re.split(SEPARATORS, text) if part]
+        return [] if any(account is None for _, account in found) else cast("list[tuple[str, str]]", found)
 
     def names_others(self, value: object, account: str) -> bool:
         """Whether a JSON value names another account of the request, or holds further entries of ``fails``."""
@@ -106,19 +119,79 @@ def failures_in(fields: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     return found
 
 
-def attributed(entries: Iterable[Fail], beside: Iterable[Any], accounts: RequestAccounts) -> tuple[Fail, ...]:  # JSON
+def attributed(entries: Iterable[Fail], beside: list[Any], accounts: RequestAccounts) -> tuple[Fail, ...]:  # JSON
     """Return the entries with the account that each names; those that name none of the request keep ``account`` None.
 
-    ``beside``: what stands beside the entries; each becomes an entry unless it is nothing, or only their number.
+    An entry that names several accounts becomes one for each: ``{"1002": "full"}``, ``"1002,1003"``. ``beside``: what stands
+    beside the entries; each becomes an entry unless it is nothing, or only their number.
     """
-    fails = tuple(entries)
-    for entry in fails:
-        account = accounts.find(entry.member) if entry.member and entry.account is None else None
-        if account is not None and not (entry.extra and accounts.names_others(entry.extra, account)):
+    fails = [each for entry in entries for each in _attributed(entry, accounts)]
+    if beside:
+        fails += [each for value in beside for each in _beside(value, accounts, len(fails))]
+    return tuple(fails)
+
+
+def _attributed(entry: Fail, accounts: RequestAccounts) -> Iterator[Fail]:
+    if entry.account is not None:
+        yield entry
+    elif entry.member:
+        account = accounts.find(entry.member)
+        if account is not None and not entry.extra:
             object.__setattr__(entry, "account", account)  # it was made for this answer; a second one would take longer
-    for value in beside:
-        fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {"fails": value}
-        counts = (key.casefold().endswith(COUNTS) and str(each) == str(len(fails)) for key, each in fields.items())
-        if value and not all(counts):
-            fails += (Fail(extra=fields),)
-    return fails
+            yield entry
+            return
+        found = [(entry.member, account)] if account is not None else accounts.find_all(entry.member)
+        reason, extra = entry.reason, entry.extra
+        if not found or (extra and accounts.names_others(extra, found[0][1])):
+            yield entry
+            return
+        for name, account in found:
+            yield Fail(member=name, reason=reason, extra=extra, account=account)
+    else:
+        yield from _of_mapping(entry, accounts)
+
+
+def _of_mapping(entry: Fail, accounts: RequestAccounts) -> Iterator[Fail]:
+    """Yield an entry for each account that is a key of unknown fields, with its value as reason; then the rest."""
+    rest = dict(entry.extra)
+    for key, value in entry.extra.items():
+        account = accounts.find(key)
+        if account is not None and not accounts.names_others(value, account):
+            del rest[key]
+            reason, extra = _reason(value)
+            yield evolve(entry, member=key, reason=reason, extra=extra, account=account)
+    if rest or entry.reason or not entry.extra:
+        yield evolve(entry, extra=rest)
+
+
+def _reason(value: Any) -> tuple[str, Mapping[str, Any]]:  # JSON
+    if isinstance(value, str) or value is None:
+        return value or "", {}
+    if isinstance(value, dict):
+        fields = dict(cast("dict[str, Any]", value))
+        reason = fields.pop("reason", None)
+        if isinstance(reason, str):
+            return reason, fields
+    return json.dumps(value, ensure_ascii=False), {}
+
+
+def _beside(value: Any, accounts: RequestAccounts, count: int) -> Iterator[Fail]:  # JSON
+    """Yield entries for what stands beside the entries of a list; their number, or nothing, is none."""
+    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {"fails": value}
+    for entry in _attributed(Fail(extra=fields), accounts):
+        if entry.account is not None or not all(_agrees(key, field, count, accounts) for key, field in entry.extra.items()):
+            yield entry
+
+
+def _agrees(key: str, value: object, count: int, accounts: RequestAccounts) -> bool:
+    """Whether a field says only that there are so many entries: ``2``, ``"2"``; beside entries also a null.
+
+    A number that is also an account of the request may name it, unless the key says that it is a count.
+    """
+    if key.casefold() not in COUNTS and isinstance(value, (str, int)) and accounts.find(str(value)) is not None:
+        return False
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
+        return int(value) == count
+    if value is None or value in ("", [], {}):
+        return count > 0
+    return value is not True and value == count

@@ -258,8 +258,8 @@ def test_a_search_is_answered_in_any_of_these_shapes(written, found):
         ('"groups":{"group":{"Id":"g1","NAME":"a"}}', [("g1", {})], {}),
         ('"groups":[{"groupId":"g1","group":[1],"groups":{"a":1}}]', [("g1", {"group": [1], "groups": {"a": 1}})], {}),
         ('"groups":{"group":{"groupId":"g1","id":"x"}}', [("g1", {"id": "x"})], {}),
-        ('"groups":[{"title":"a"},{"title":"b"}]', [], {"groups": [{"title": "a"}, {"title": "b"}]}),
-        ('"groups":{"title":{"zh":"a"}}', [], {"groups": {"title": {"zh": "a"}}}),
+        ('"groups":[{"title":"a"},{"title":"b"}]', [("", {"title": "a"}), ("", {"title": "b"})], {}),
+        ('"groups":{"title":{"zh":"a"}}', [("", {"title": {"zh": "a"}})], {}),
         ('"groups":{"count":"2","group":[{"groupId":"g1"}]}', [("g1", {})], {"groups": {"count": "2"}}),
         (
             '"groups":{"page":1,"list":[{"groupId":"g1"},{"groupId":"g2"}]}',

@@ -8,11 +8,10 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from rbim.cli.command_lines import same_with
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.exit_codes import JOB_EXITS, JobExit
 from rbim.cli.flag_types import Flag, Json, Repeated  # noqa: TC001  # cyclopts reads it
-from rbim.cli.global_flags import GLOBAL_FLAGS_HELP
+from rbim.cli.global_flags import GLOBAL_FLAGS_HELP, same_with
 from rbim.cli.jobs.flags import Count, RestFlags, ResultFlags
 from rbim.cli.json_output import show_json
 from rbim.cli.printable import counted
