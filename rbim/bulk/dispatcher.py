@@ -133,7 +133,7 @@ class Dispatcher:
         self._clock = clock
         self._limit = limit
         self._rules = StopRules(
-            limit=settings.failure_limit,
+            max_failures=settings.max_failures,
             patience=settings.patience,
             now=clock.monotonic(),
             known=work.dialect.already_reasons,
@@ -454,7 +454,7 @@ class Dispatcher:
             return decision
         unknown = settlement.outcome is RequestState.UNKNOWN
         settlement = evolve(settlement, state=AccountState.UNKNOWN if unknown else failed(chunk), again=False)
-        return evolve(decision, step=Step.SETTLED, settlement=settlement, final=True)
+        return evolve(decision, step=Step.SETTLED, settlement=settlement)
 
     async def _settle(self, chunk: Chunk, decision: Decision, elapsed: float) -> None:
         """Record and count the outcome; schedule the resend or the halves, if any."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from anyio.to_thread import run_sync
 from attrs import field, frozen
@@ -17,10 +17,8 @@ from rbim.bulk.journal.loading import batches
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.run import Run, RunParts
 from rbim.bulk.settings import JobSettings
-from rbim.bulk.stop_rules import FailureLimit
 from rbim.bulk.work import AccountState, Work
 from rbim.client.client import View
-from rbim.client.limits import Limits
 from rbim.client.retry import Retry
 from rbim.clock import SystemClock
 from rbim.dialect import Dialect
@@ -36,12 +34,11 @@ if TYPE_CHECKING:
 
     from rbim.bulk.journal.loading import Rows
     from rbim.bulk.report.model import Report
-    from rbim.client.limits import Rate
-    from rbim.clock import Clock
+    from rbim.bulk.settings import JobOptions, RunOptions
     from rbim.operations.base import Operation
     from rbim.operations.namespace import Sender
 
-__all__ = ["Estimate", "InviteJob", "Job", "JobOptions", "RemoveJob", "RunOptions", "open_job"]
+__all__ = ["Estimate", "InviteJob", "Job", "RemoveJob", "open_job"]
 
 R = TypeVar("R")
 
@@ -63,27 +60,6 @@ class Estimate:
     requests: int
     seconds: float | None
     accounts_by_group: Mapping[str, int] = field(repr=False)
-
-
-class RunOptions(TypedDict, total=False):
-    """The options of :class:`Job` that a later run may change."""
-
-    rates: Iterable[Rate | str]
-    concurrency: int
-    adaptive: bool
-    max_failures: float | None
-    patience: float
-    isolate: int
-    retry: Retry | None
-    resend_within: float
-    dialect: Dialect | None
-    clock: Clock | None
-
-
-class JobOptions(RunOptions, total=False):
-    """The options of :class:`Job` that :class:`InviteJob` and :class:`RemoveJob` share."""
-
-    chunk: int | None
 
 
 class Job(Generic[R]):
@@ -118,53 +94,35 @@ class Job(Generic[R]):
     A job can be resumed from its journal alone, with the same dialect. Raises InvalidRequest.
     """
 
-    def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
+    def __init__(
         self,
         sender: Sender,
         operation: type[Operation[R]],
         *,
         journal: str | PathLike[str],
         options: Mapping[str, Any] | None = None,
-        chunk: int | None = None,
-        rates: Iterable[Rate | str] = (),
-        concurrency: int = 100,
-        adaptive: bool = True,
-        max_failures: float | None = 0.5,
-        patience: float = 120.0,
-        isolate: int = 0,
-        retry: Retry | None = None,
-        resend_within: float = 0.0,
-        dialect: Dialect | None = None,
-        clock: Clock | None = None,
+        **settings: Unpack[JobOptions],
     ) -> None:
-        _require_job(sender, operation, journal)
-        require("adaptive", adaptive, bool, "True or False")
+        require_methods("sender", sender, ("send",), "a client, or an object with `async def send(operation)`,")
+        if not isinstance(cast("object", operation), type) or getattr(operation, "spec", None) is None:
+            require("operation", operation, (), "an operation's class, such as InviteJoinGroup,")
+        require_path("journal", journal)
         if options is not None:
             require("options", options, Mapping, "a mapping of fields to values")
-        if retry is not None:
-            require("retry", retry, Retry, "Retry(attempts=...)")
+        given: dict[str, Any] = {**settings}
+        chunk, dialect, clock = (given.pop(name, None) for name in ("chunk", "dialect", "clock"))
         if dialect is not None:
             require("dialect", dialect, Dialect, "Dialect(...)")
         if clock is not None:
             require_clock(clock)
         client = sender if isinstance(sender, View) else None
-        given: dict[str, Any] = {} if chunk is None else {"chunk": chunk}
         self.work: Work[R] = Work(
             operation=operation,
-            options={} if options is None else dict(options),
+            options=dict(options or {}),
             dialect=dialect or (client.dialect if client is not None else Dialect()),
-            **given,
+            **({} if chunk is None else {"chunk": chunk}),
         )
-        self.settings = JobSettings(
-            rates=_rates(rates),
-            concurrency=concurrency,
-            adaptive=adaptive,
-            failure_limit=FailureLimit(max_failures),
-            patience=patience,
-            isolate=isolate,
-            retry=retry or Retry(attempts=5),
-            resend_within=resend_within,
-        )
+        self.settings = JobSettings(**given)
         self.journal = Path(journal).absolute()
         self._parts = RunParts(
             work=self.work,
@@ -232,33 +190,26 @@ class Job(Generic[R]):
             journal = Journal(Path(folder) / "journal", clock=self._parts.clock)
             journal.open()
             try:
-                facts = self._parts.facts()
-                (loader,) = await run_sync(journal.commit, [partial(journal.create, facts, self.work.done_word)])
+                (loader,) = await run_sync(journal.commit, [partial(journal.create, self.work, {})])
                 async with aclosing(batches(rows)) as read:
                     async for batch in read:
                         await run_sync(journal.commit, [partial(loader.add, batch)])
-                await run_sync(journal.commit, [partial(journal.loaded, loader, {})])
+                (loaded,) = await run_sync(journal.commit, [partial(journal.loaded, loader, {})])
                 sizes, requests = await run_sync(journal.planned)
             finally:
                 journal.close()
-        loaded = loader.loaded
-        seconds = max((_rate_seconds(rate, requests) for rate in self.settings.rates if not rate.each_group), default=None)
+        seconds = (
+            max(0, requests - rate.burst) * rate.per / rate.limit for rate in self.settings.rates if not rate.each_group
+        )
         return Estimate(
             rows=loaded.rows,
             bad=loaded.bad,
             duplicates=loaded.duplicates,
             groups=len(sizes),
             requests=requests,
-            seconds=seconds,
+            seconds=max(seconds, default=None),
             accounts_by_group=sizes,
         )
-
-
-def _require_job(sender: object, operation: object, journal: object) -> None:
-    require_methods("sender", sender, ("send",), "a client, or an object with `async def send(operation)`,")
-    if not isinstance(operation, type) or getattr(operation, "spec", None) is None:
-        require("operation", operation, (), "an operation's class, such as InviteJoinGroup,")
-    require_path("journal", journal)
 
 
 def _account_limit(limit: int | None) -> int | None:
@@ -280,26 +231,6 @@ def _texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
     return texts
 
 
-def _rates(rates: Iterable[Rate | str]) -> tuple[Rate, ...]:
-    form = 'a list such as ["50/s"]'
-    require_methods("rates", rates, ("__iter__",), form)
-    if isinstance(rates, (str, bytes)):
-        require("rates", rates, (), form)
-    try:
-        made = Limits(rates=tuple(rates)).rates
-    except ValueError as error:  # InvalidRequest is one
-        raise InvalidRequest(f"rates: {str(error).removeprefix('rates: ')}", field="rates") from None
-    if any(rate.shared is not None for rate in made):
-        raise InvalidRequest(
-            "rates: a shared rate belongs into the limits of the client: Limits(rates=[...])", field="rates"
-        )
-    return made
-
-
-def _rate_seconds(rate: Rate, requests: int) -> float:
-    return max(0, requests - rate.burst) * rate.per / rate.limit
-
-
 class InviteJob(Job[Invited]):
     """Invite any number of accounts into any number of groups; see :class:`Job`.
 
@@ -308,7 +239,7 @@ class InviteJob(Job[Invited]):
     younger than an hour and need no confirmation.
     """
 
-    def __init__(  # options, each by keyword and with a default
+    def __init__(
         self,
         sender: Sender,
         *,

@@ -29,9 +29,9 @@ from rbim._support.task_errors import TaskErrors
 from rbim.bulk.dispatcher import Dispatcher
 from rbim.bulk.input.file import RowFile
 from rbim.bulk.input.format import Format
-from rbim.bulk.journal.facts import DIALECT, JobFacts
+from rbim.bulk.journal.facts import DIALECT
 from rbim.bulk.journal.journal import Journal
-from rbim.bulk.journal.loading import Loaded, Loader, batches
+from rbim.bulk.journal.loading import InputDigest, Loaded, batches
 from rbim.bulk.journal.lock import JobLock
 from rbim.bulk.pace import Pace
 from rbim.bulk.progress import RunCounts
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from rbim.operations.namespace import Sender
     from rbim.storage.group_commit import GroupCommit
 
-__all__ = ["ANOTHER_JOB", "Run", "RunParts", "source_of"]
+__all__ = ["ANOTHER_JOB", "Run", "RunParts"]
 
 ANOTHER_JOB = "job"
 """The field of the error that the journal holds a job with another input or other options."""
@@ -78,24 +78,6 @@ class RunParts(NamedTuple):
     sender: Sender
     journal: Path
     clock: Clock
-
-    def settings_as_json(self) -> dict[str, Any]:
-        """Return the settings for the journal: those of the job, and its dialect."""
-        return {**self.settings.as_json(), DIALECT: client_document(self.work.dialect)}
-
-    def facts(self) -> JobFacts:
-        """Return the facts of a new job."""
-        work = self.work
-        return JobFacts(
-            operation=work.operation.spec.name,
-            options=work.plain_options(),
-            chunk=work.chunk,
-            settings=self.settings_as_json(),
-            source={},
-            created=0.0,
-            loaded=None,
-            input=NOTHING,
-        )
 
 
 class Run:
@@ -126,7 +108,7 @@ class Run:
         self._dispatcher: Dispatcher | None = None
         self._scope = anyio.CancelScope()
         self._counts = RunCounts(NOTHING, dict.fromkeys(AccountState, 0), parts.clock.monotonic())
-        self._loader: Loader | None = None
+        self._input: InputDigest | None = None
         self._pace = Pace(
             rates=parts.settings.rates, concurrency=parts.settings.concurrency, adaptive=parts.settings.adaptive
         )
@@ -186,10 +168,10 @@ class Run:
         phase: Phase = "ended" if self._ended.is_set() else "loading" if self._dispatcher is None else self._dispatcher.phase
         cause = "" if self._dispatcher is None else self._dispatcher.cause
         snapshot = self._counts.snapshot(phase, now, self._pace.concurrency(), cause, self._pace.rate)
-        if self._dispatcher is not None or self._loader is None:
+        if self._dispatcher is not None or self._input is None:
             return snapshot
-        rows, bad, duplicates, _ = self._loader.loaded
-        return evolve(snapshot, total=rows, waiting=rows - bad - duplicates, skipped=bad, duplicate=duplicates)
+        rows, bad = self._input.rows, self._input.bad
+        return evolve(snapshot, total=rows, waiting=rows - bad, skipped=bad)
 
     def stop(self) -> None:
         """End in good order: send nothing more and wait for the requests in flight."""
@@ -211,7 +193,7 @@ class Run:
         failures = TaskErrors(tasks)
         try:
             async with tasks:
-                tasks.start_soon(self._run_guarded, failures)
+                tasks.start_soon(self._run_to_end, failures)
                 with failures:
                     yield
         except anyio.get_cancelled_exc_class():
@@ -221,86 +203,79 @@ class Run:
             await cancel_shielded_checkpoint()  # see fan_out
             failures.raise_first()
 
-    async def _run_guarded(self, failures: TaskErrors) -> None:
+    async def _run_to_end(self, failures: TaskErrors) -> None:
+        path, lock = self._parts.journal, JobLock(self._parts.journal)
         try:
             with failures, self._scope:
-                await self._run_locked()
+                if self._rows is None and not path.is_file():
+                    cause = "there is no journal: check the path, or begin the job first"
+                    raise InvalidRequest(f"{path}: {cause}", field="journal")
+                lock.acquire()
+                try:
+                    journal = Journal(path, clock=self._parts.clock)
+                    async with open_group_commit(journal, threads=self._threads) as commits:
+                        await self._prepare(journal, commits)
+                        await self._dispatch(journal, commits)
+                finally:
+                    lock.release()
         finally:
             self.why = self.why or "interrupted"
             self._ended.set()
-
-    async def _run_locked(self) -> None:
-        path = self._parts.journal
-        if self._rows is None and not path.is_file():
-            raise InvalidRequest(f"{path}: there is no journal: check the path, or begin the job first", field="journal")
-        lock = JobLock(path)
-        lock.acquire()
-        try:
-            journal = Journal(path, clock=self._parts.clock)
-            async with open_group_commit(journal, threads=self._threads) as commits:
-                await self._prepare(journal, commits)
-                await self._dispatch(journal, commits)
-        finally:
-            lock.release()
 
     @property
     def _threads(self) -> bool:
         return isinstance(self._parts.clock, SystemClock)  # emulated time does not wait for a thread
 
+    @property
+    def _settings_as_json(self) -> dict[str, Any]:
+        return {**self._parts.settings.as_json(), DIALECT: client_document(self._parts.work.dialect)}
+
     async def _prepare(self, journal: Journal, commits: GroupCommit) -> None:
         """Load the input, or check it against the journal and settle the requests that an ended run left open."""
+        path, work, rows = journal.path, self._parts.work, self._rows
         facts = await commits.read(journal.facts)
         if facts is not None:
-            facts.require_accounts(journal.path)
-        if self._rows is not None and (facts is None or facts.loaded is None):
-            await self._load(journal, commits, self._rows)
-            return
+            facts.require_accounts(path)
         if facts is None or facts.loaded is None:
-            raise InvalidRequest(
-                f"{journal.path}: the input was not read completely and nothing was sent: begin the job again",
-                field="journal",
-            )
-        differences = self._differences(facts)
-        if self._rows is not None:
-            kept, given = facts.input, await self._digest(self._rows)
-            if kept.rows != given.rows:
-                differences.append(f"its input had {kept.rows:,} rows, this input has {given.rows:,}")
-            elif kept.digest != given.digest:
+            if rows is None:
+                cause = "the input was not read completely and nothing was sent: begin the job again"
+                raise InvalidRequest(f"{path}: {cause}", field="journal")
+            await self._load(journal, commits, rows)
+            return
+        given = {"operation": work.operation.spec.name, "chunk": work.chunk, **work.plain_options()}
+        kept = {"operation": facts.operation, "chunk": facts.chunk, **facts.options}
+        differences = [
+            f"{name} is {kept.get(name)!r} in the journal and {given.get(name)!r} here"
+            for name in dict.fromkeys([*kept, *given])
+            if kept.get(name) != given.get(name)
+        ]
+        if rows is not None:
+            self._input = found = InputDigest()
+            async with aclosing(batches(rows, threads=self._threads)) as read:
+                async for batch in read:
+                    found.add(batch)
+            if facts.input.rows != found.rows:
+                differences.append(f"its input had {facts.input.rows:,} rows, this input has {found.rows:,}")
+            elif facts.input.digest != found.digest:
                 differences.append("its input had different rows")
         if differences:
-            raise InvalidRequest(f"{journal.path} holds another job: {'; '.join(differences)}", field=ANOTHER_JOB)
-        facts.require_dialect(journal.path, self._parts.work.dialect)
+            raise InvalidRequest(f"{path} holds another job: {'; '.join(differences)}", field=ANOTHER_JOB)
+        facts.require_dialect(path, work.dialect)
         await commits.run(partial(journal.recover, self._on_unknown, self._parts.settings.resend_within))
         if self._retried is not None:
             await self._retry(journal, commits, self._retried)
 
     async def _load(self, journal: Journal, commits: GroupCommit, rows: Rows) -> None:
-        work, facts = self._parts.work, self._parts.facts()
-        await commits.read(partial(journal.set_fast_writes, loading=True))
-        self._loader = loader = await commits.run(partial(journal.create, facts, work.done_word))
+        loader = await commits.run(partial(journal.create, self._parts.work, self._settings_as_json))
+        self._input = loader.input
         async with aclosing(batches(rows, threads=self._threads)) as read:
             async for batch in read:
                 await commits.run(partial(loader.add, batch))
-        await commits.read(partial(journal.set_fast_writes, loading=False))
-        await commits.run(partial(journal.loaded, loader, source_of(rows)))
-
-    async def _digest(self, rows: Rows) -> Loaded:
-        self._loader = loader = Loader(None)
-        async with aclosing(batches(rows, threads=self._threads)) as read:
-            async for batch in read:
-                loader.add(batch)
-        return loader.loaded
-
-    def _differences(self, facts: JobFacts) -> list[str]:
-        work = self._parts.work
-        given = {"operation": work.operation.spec.name, "chunk": work.chunk, **work.plain_options()}
-        kept = {"operation": facts.operation, "chunk": facts.chunk, **facts.options}
-        names = dict.fromkeys([*kept, *given])
-        return [
-            f"{name} is {kept.get(name)!r} in the journal and {given.get(name)!r} here"
-            for name in names
-            if kept.get(name) != given.get(name)
-        ]
+        source: dict[str, Any] = {"name": "rows", "format": Format(kind="csv").to_json()}
+        if isinstance(rows, RowFile):
+            path = {} if rows.path is None else {"path": str(rows.path)}
+            source = {"name": rows.name, **path, "format": rows.format.to_json()}
+        await commits.run(partial(journal.loaded, loader, source))
 
     async def _retry(self, journal: Journal, commits: GroupCommit, selection: Selection) -> None:
         counts = await commits.read(journal.counts)
@@ -322,7 +297,7 @@ class Run:
         facts = await commits.read(journal.facts)
         assert facts is not None  # noqa: S101  # it was created or found
         with anyio.CancelScope(shield=True):  # a recorded run must get its end
-            await commits.run(partial(journal.begin_run, parts.settings_as_json()))
+            await commits.run(partial(journal.begin_run, self._settings_as_json))
         self._counts = RunCounts(facts.input, counts, parts.clock.monotonic())
         self._dispatcher = Dispatcher(
             work=parts.work,
@@ -338,20 +313,9 @@ class Run:
         self.why = "interrupted"
         try:
             self.why = await self._dispatcher.run()
-        except AuthenticationError:
-            self.why = "authentication"
-            raise
-        except Exception:
-            self.why = "error"
+        except Exception as error:
+            self.why = "authentication" if isinstance(error, AuthenticationError) else "error"
             raise
         finally:
             with anyio.CancelScope(shield=True):
                 await commits.run(partial(journal.end_run, self.why))
-
-
-def source_of(rows: Rows) -> dict[str, Any]:
-    """Return the origin of rows as the journal stores it: a name, and the format to write such rows in."""
-    if isinstance(rows, RowFile):
-        path = {} if rows.path is None else {"path": str(rows.path)}
-        return {"name": rows.name, **path, "format": rows.format.to_json()}
-    return {"name": "rows", "format": Format(kind="csv").to_json()}

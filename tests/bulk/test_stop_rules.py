@@ -18,7 +18,8 @@ from rbim import (
     Unanswered,
 )
 from rbim.bulk.failure_policy import Decision, Signal, Step, failed, judge
-from rbim.bulk.stop_rules import FailureLimit, StopRules, Verdict
+from rbim.bulk.settings import JobSettings
+from rbim.bulk.stop_rules import StopRules, Verdict
 from rbim.bulk.work import Chunk, Work
 from rbim.codes import FULL
 from rbim.operations.fails import Fail
@@ -36,7 +37,7 @@ class Requests:
     """A run of requests that end one after the other, ``seconds`` apart; the process looks at the clock every second."""
 
     def __init__(self, *, limit=0.5, patience=120.0, began=1000.0):
-        self.rules = StopRules(limit=FailureLimit(limit), patience=patience, now=began, known=DIALECT.already_reasons)
+        self.rules = StopRules(max_failures=limit, patience=patience, now=began, known=DIALECT.already_reasons)
         self.began = self.now = began
         self.count = 0
 
@@ -66,7 +67,7 @@ class Requests:
             decision = judge(WORK.make(chunk), chunk, result, retry=ONCE, dialect=DIALECT)
             if decision.step is Step.SPLIT:  # as without a budget for halves
                 settlement = evolve(decision.settlement, state=failed(chunk))
-                decision = evolve(decision, step=Step.SETTLED, settlement=settlement, final=True)
+                decision = evolve(decision, step=Step.SETTLED, settlement=settlement)
         else:
             fails = tuple(Fail(member=name, account=name, reason=reason) for name, reason in (result or {}).items())
             settlement = WORK.answered(chunk, Invited(fails=fails))
@@ -140,7 +141,7 @@ def test_a_count_is_of_the_whole_run(most):
 @each_row("most", [-1, 0.0, 1.01, float("nan"), "5", True, -0.5])
 def test_limits_that_mean_nothing_are_refused(most):
     with pytest.raises(InvalidRequest):
-        FailureLimit(most)
+        JobSettings(max_failures=most)
 
 
 # ----------------------------------------------------------------------------------------- groups

@@ -98,11 +98,16 @@ def replace_text(owner, name, right, wrong):
 
 @fault("job")
 def never_synced():
-    """Commits are not synced once the input is loaded."""
+    """Commits are not synced."""
     from rbim.bulk.journal.journal import Journal
 
-    set_fast_writes = Journal.set_fast_writes
-    replace(Journal, "set_fast_writes", lambda self, loading: set_fast_writes(self, loading=True))  # noqa: ARG005
+    opens = Journal.open
+
+    def faulty(self):
+        opens(self)
+        self.database.execute("PRAGMA synchronous = NORMAL")
+
+    replace(Journal, "open", faulty)
 
 
 @fault("job")
@@ -125,7 +130,7 @@ def double_not_marked():
     """What is sent again after a crash is not marked as resent."""
     from rbim.bulk.journal.journal import Journal
 
-    next_chunks = Journal._next_chunks
+    next_chunks = Journal.next_chunks
 
     def faulty(self, limit):
         chunks = next_chunks(self, limit)
@@ -133,7 +138,7 @@ def double_not_marked():
             chunk.resent = False
         return chunks
 
-    replace(Journal, "_next_chunks", faulty)
+    replace(Journal, "next_chunks", faulty)
 
 
 @fault("job")
@@ -153,19 +158,20 @@ def intent_not_awaited():
 @fault("job")
 def never_is_repeated():
     """What must not be repeated is sent again after a lost answer."""
-    from rbim.bulk import failure_policy
+    from rbim.bulk import dispatcher
+    from rbim.errors import Outcome
     from rbim.operations.base import Repeat
 
-    unknown = failure_policy._unknown
+    judge = dispatcher.judge
 
-    def faulty(op, chunk, error, reason, *, retry, dialect):
+    def faulty(op, chunk, error, *, retry, dialect):
         class Repeatable:
             repeat = Repeat.IDEMPOTENT
             spec = op.spec
 
-        return unknown(Repeatable(), chunk, error, reason, retry=retry, dialect=dialect)
+        return judge(Repeatable() if error.outcome is Outcome.UNKNOWN else op, chunk, error, retry=retry, dialect=dialect)
 
-    replace(failure_policy, "_unknown", faulty)
+    replace(dispatcher, "judge", faulty)
 
 
 @fault("job")

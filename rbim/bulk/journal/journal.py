@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from attrs import evolve
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rbim.bulk.journal.facts import JobFacts
-    from rbim.bulk.work import Settlement
+    from rbim.bulk.journal.loading import Loaded
+    from rbim.bulk.work import Settlement, Work
     from rbim.clock import Clock
 
 __all__ = ["Ended", "Journal", "OnUnknown", "Sample", "Selection"]
@@ -151,7 +153,7 @@ class Journal:
         self._run = 0
         self._planned = self._plan_ends = 0  # the chunk of the plan that was read last, and the last one
         self._last_request = 0
-        self._reasons: dict[FailureReason, int] = {}
+        self._reason_id = lru_cache(MAX_REASONS)(self._insert_reason)
         self._failed: Exception | None = None
         self._in_place = InPlace(path, "the journal", during="during the run", grows=True)
 
@@ -183,34 +185,27 @@ class Journal:
         """Return the facts of the job, or None if the file is new."""
         return self.database.read(lambda: facts_in(self.database))
 
-    def create(self, facts: JobFacts, done: str) -> Loader:
+    def create(self, work: Work[Any], settings: dict[str, Any]) -> Loader:
         """Make this the journal of a job whose input is loaded next; remove the rest of an unfinished loading."""
         for table in ("job", "target_group", "sender_group", "account", "bad_row", "duplicate"):
             self.database.execute(f"DELETE FROM {table}")  # noqa: S608  # a constant
-        self.database.execute("UPDATE account_state SET name = ? WHERE id = ?", (done, AccountState.DONE))
-        texts = [json.dumps(each) for each in (facts.options, facts.settings, facts.source)]
+        self.database.execute("UPDATE account_state SET name = ? WHERE id = ?", (work.done_word, AccountState.DONE))
+        options, name = json.dumps(work.plain_options()), work.operation.spec.name
         self.database.execute(
-            "INSERT INTO job (operation, options, chunk, settings, source, created) VALUES (?, ?, ?, ?, ?, ?)",
-            (facts.operation, texts[0], facts.chunk, texts[1], texts[2], self.database.now),
+            "INSERT INTO job (operation, options, chunk, settings, source, created) VALUES (?, ?, ?, ?, '{}', ?)",
+            (name, options, work.chunk, json.dumps(settings), self.database.now),
         )
         return Loader(self.database)
 
-    def set_fast_writes(self, *, loading: bool) -> None:
-        """Do not wait for the disk while the input is loaded (``loading`` True), and wait again afterwards.
-
-        A loading that is not complete is worthless after a power failure anyway.
-        """
-        mode = "NORMAL" if loading else "FULL"
-        self.database.read(lambda: self.database.execute(f"PRAGMA synchronous = {mode}"))
-
-    def loaded(self, loader: Loader, source: dict[str, Any]) -> None:
-        """Make the chunks, and record that the input was read completely."""
+    def loaded(self, loader: Loader, source: dict[str, Any]) -> Loaded:
+        """Make the chunks, and record that the input was read completely; return its counts."""
         ((size,),) = self.database.execute("SELECT chunk FROM job")
-        loader.end(size)
+        loaded = loader.end(size)
         self.database.execute(
             "UPDATE job SET loaded = ?, rows = ?, bad = ?, duplicates = ?, digest = ?, source = ?",
-            (self.database.now, *loader.loaded, json.dumps(source)),
+            (self.database.now, *loaded, json.dumps(source)),
         )
+        return loaded
 
     # Runs.
 
@@ -274,29 +269,28 @@ class Journal:
 
     def counts(self) -> dict[AccountState, int]:
         """Return the number of accounts in each state."""
-        statement = f"SELECT {COUNTS} FROM account"  # noqa: S608  # a constant
-        (found,) = self.database.read(lambda: self.database.execute(statement).fetchall())
+        (found,) = self._rows(f"SELECT {COUNTS} FROM account")  # noqa: S608  # a constant
         return dict(zip(AccountState, found, strict=True))
 
     def planned(self) -> tuple[dict[str, int], int]:
         """Return the number of accounts of each group, and of requests for all accounts."""
-        of_groups = """SELECT target_group.name, count(*) FROM account JOIN sender_group ON sender_group.id = sender_group
+        sizes = self._rows(
+            """SELECT target_group.name, count(*) FROM account JOIN sender_group ON sender_group.id = sender_group
             JOIN target_group ON target_group.id = target_group GROUP BY target_group"""
-        of_requests = "SELECT count(*) FROM (SELECT DISTINCT sender_group, chunk FROM account)"
-        sizes = self.database.read(lambda: self.database.execute(of_groups).fetchall())
-        ((requests,),) = self.database.read(lambda: self.database.execute(of_requests).fetchall())
+        )
+        ((requests,),) = self._rows("SELECT count(*) FROM (SELECT DISTINCT sender_group, chunk FROM account)")
         return dict(sizes), requests
+
+    def _rows(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        return self.database.read(lambda: self.database.execute(statement, values).fetchall())
 
     # Requests.
 
     def next_chunks(self, limit: int) -> list[Chunk]:
         """Return the next chunks of the plan, at most ``limit``; an empty list at the end. No command."""
-        return self.database.read(lambda: self._next_chunks(limit))
-
-    def _next_chunks(self, limit: int) -> list[Chunk]:
         chunks: list[Chunk] = []
         while not chunks and self._planned < self._plan_ends:
-            found = self.database.execute(NEXT, (self._planned + 1, self._planned + limit))
+            found = self._rows(NEXT, (self._planned + 1, self._planned + limit))
             self._planned += limit
             for sender_group, number, group, user_name, resent, repeats, attempt, accounts in found:
                 if accounts is not None:  # of a closed group none waits any more
@@ -338,16 +332,10 @@ class Journal:
         self._record_intents(intents)
         settled = Counter[AccountState]()
         for group, reason in closed:
-            settled.update(self._close_group(group, reason))
-        return settled
-
-    def _close_group(self, group: str, reason: FailureReason) -> dict[AccountState, int]:
-        """Settle the accounts of a group that wait and are not in a request that is under way."""
-        self.database.execute(RETRY_NO_MORE, (group,))
-        settled: dict[AccountState, int] = {}
-        for state, after in ((AccountState.WAITING, AccountState.FAILED), (AccountState.AGAIN, AccountState.UNKNOWN)):
-            values = {"after": after, "reason": self._reason_id(reason), "state": state, "group": group}
-            settled[after] = self.database.execute(CLOSE, values).rowcount
+            self.database.execute(RETRY_NO_MORE, (group,))
+            for state, after in ((AccountState.WAITING, AccountState.FAILED), (AccountState.AGAIN, AccountState.UNKNOWN)):
+                values = {"after": after, "reason": self._reason_id(reason), "state": state, "group": group}
+                settled[after] += self.database.execute(CLOSE, values).rowcount
         return settled
 
     def _record_intents(self, chunks: Sequence[Chunk]) -> None:
@@ -385,14 +373,9 @@ class Journal:
         self.database.executemany(OUTCOME, outcomes)
         self.database.executemany(SETTLE, states)
 
-    def _reason_id(self, reason: FailureReason | None) -> int | None:
+    def _insert_reason(self, reason: FailureReason | None) -> int | None:
         if reason is None:
             return None
-        number = self._reasons.get(reason)
-        if number is None:
-            self.database.execute("INSERT OR IGNORE INTO reason (text, code, error) VALUES (?, ?, ?)", reason)
-            ((number,),) = self.database.execute("SELECT id FROM reason WHERE text = ? AND code = ? AND error = ?", reason)
-            if len(self._reasons) >= MAX_REASONS:
-                self._reasons.clear()
-            self._reasons[reason] = number
-        return number
+        self.database.execute("INSERT OR IGNORE INTO reason (text, code, error) VALUES (?, ?, ?)", reason)
+        ((number,),) = self.database.execute("SELECT id FROM reason WHERE text = ? AND code = ? AND error = ?", reason)
+        return cast("int", number)

@@ -129,7 +129,7 @@ def _last_pace(journal: Path) -> dict[str, Any]:
         last = open_job(NoSender(), journal).settings
     except (InvalidRequest, OSError):  # the run itself says what is wrong with the journal
         return {}
-    max_failures = last.failure_limit.limit
+    max_failures = last.max_failures
     return {"rates": last.rates, "concurrency": last.concurrency, "max_failures": max_failures, "patience": last.patience}
 
 

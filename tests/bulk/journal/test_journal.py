@@ -17,14 +17,13 @@ from hypothesis import given, settings, strategies as st
 
 from helpers.jobs import accounts
 from helpers.tables import each_row
-from rbim import InvalidRequest
+from rbim import Dialect, InvalidRequest, InviteJoinGroup
 from rbim.bulk.input.rows import BadRow, Columns, Row
 from rbim.bulk.journal import loading
-from rbim.bulk.journal.facts import JobFacts
 from rbim.bulk.journal.journal import Ended, Journal, Selection
-from rbim.bulk.journal.loading import Loaded, row_of
+from rbim.bulk.journal.loading import row_of
 from rbim.bulk.journal.lock import JobLock, is_locked
-from rbim.bulk.work import AccountState, FailureReason, RequestState, Settlement
+from rbim.bulk.work import AccountState, FailureReason, RequestState, Settlement, Work
 from rbim.clock import SystemClock
 from rbim.emulator import EmulatedClock
 from rbim.storage.commands import CommandFailure
@@ -41,22 +40,13 @@ class Book:
         self.journal = Journal(path, clock=self.clock)
         self.journal.open()
         self.journal.database.execute("PRAGMA synchronous = OFF")
-        facts = JobFacts(
-            operation="InviteJoinGroup",
-            options={},
-            chunk=chunk,
-            settings={},
-            source={},
-            created=0.0,
-            loaded=None,
-            input=Loaded(rows=0, bad=0, duplicates=0, digest=""),
-        )
-        self.loader = self.do(self.journal.create, facts, "invited")
+        self.work = Work(operation=InviteJoinGroup, dialect=Dialect(), chunk=chunk)
+        loader = self.do(self.journal.create, self.work, {})
         for start in range(0, len(rows), 7):  # batches of another size than any chunk
             part = rows[start : start + 7]
             places = range(start + 1, start + 1 + len(part))
-            self.do(self.loader.add, Columns.of(map(row_of, places, part), places))
-        self.do(self.journal.loaded, self.loader, {"name": "rows"})
+            self.do(loader.add, Columns.of(map(row_of, places, part), places))
+        self.do(self.journal.loaded, loader, {"name": "rows"})
         try:
             self.begin()
         except BaseException:
@@ -211,7 +201,7 @@ def test_duplicates_are_those_of_a_dictionary():
     with book(rows, chunk=7) as made:
         assert {each[:2]: each.seq for each in made.accounts} == first
         assert made.read("SELECT seq, account, first FROM duplicate ORDER BY seq") == repeated
-        assert made.loader.loaded.duplicates == len(repeated)
+        assert made.journal.facts().input.duplicates == len(repeated)
         assert made.read("SELECT * FROM sqlite_temp_master WHERE name = 'input'") == []
 
 
@@ -304,7 +294,7 @@ def test_planning_begins_where_the_last_run_ended(rows, chunk, window, ends):
 def test_planning_reads_no_more_than_it_is_asked_for():
     """A huge group and ten thousand small ones: time and memory are those of the window."""
     with book(chunk=5) as made:
-        loader = made.do(made.journal.create, made.journal.facts(), "invited")
+        loader = made.do(made.journal.create, made.work, {})
         made.do(loader.add, Columns.of((Row("huge", f"a{n}") for n in range(20_000)), range(1, 20_001)))
         made.do(loader.add, Columns.of((Row(f"g{n}", "a") for n in range(10_000)), range(20_001, 30_001)))
         made.do(made.journal.loaded, loader, {})
