@@ -15,8 +15,8 @@ from rbim.bulk.journal.facts import DIALECT, job_facts
 from rbim.bulk.journal.journal import Journal, OnUnknown, Selection
 from rbim.bulk.journal.loading import batches
 from rbim.bulk.report.reading import read_report
-from rbim.bulk.run import Run, RunParts
-from rbim.bulk.settings import JobSettings
+from rbim.bulk.run import Run
+from rbim.bulk.settings import JobParts, JobSettings
 from rbim.bulk.work import AccountState, Work
 from rbim.client.client import View
 from rbim.client.retry import Retry
@@ -124,7 +124,7 @@ class Job(Generic[R]):
         )
         self.settings = JobSettings(**given)
         self.journal = Path(journal).absolute()
-        self._parts = RunParts(
+        self._parts = JobParts(
             work=self.work,
             settings=self.settings,
             sender=sender if client is None else client.tuned(retry=Retry(attempts=1)),
@@ -140,7 +140,7 @@ class Job(Generic[R]):
         another job, the block raises InvalidRequest with the differences. ``on_unknown``: see :meth:`resume`. ``limit``:
         accounts that this run begins at most (default: None, all); the journal holds all, :meth:`resume` sends the rest.
         """
-        return Run(self._parts, rows=rows, on_unknown=on_unknown, limit=_account_limit(limit))
+        return Run(self._parts, rows=rows, on_unknown=on_unknown, limit=limit)
 
     def resume(self, on_unknown: OnUnknown = "auto", *, limit: int | None = None) -> Run:
         """Return a run of the rest of the job in the journal.
@@ -149,7 +149,7 @@ class Job(Generic[R]):
         (default: by ``resend_within``). ``limit``: see :meth:`run`. The block raises InvalidRequest if there is nothing to
         resume.
         """
-        return Run(self._parts, on_unknown=on_unknown, limit=_account_limit(limit))
+        return Run(self._parts, on_unknown=on_unknown, limit=limit)
 
     def retry(
         self,
@@ -210,14 +210,6 @@ class Job(Generic[R]):
             seconds=max(seconds, default=None),
             accounts_by_group=sizes,
         )
-
-
-def _account_limit(limit: int | None) -> int | None:
-    if limit is not None:
-        require("limit", limit, int, "a number of accounts, at least 1,")
-        if isinstance(limit, bool) or limit < 1:
-            raise InvalidRequest(f"limit: invalid value {limit!r}: use a number of accounts, at least 1", field="limit")
-    return limit
 
 
 def _texts(name: str, values: Iterable[str]) -> tuple[str, ...]:

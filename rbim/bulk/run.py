@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint
@@ -26,6 +26,7 @@ from anyio.to_thread import run_sync
 from attrs import evolve
 
 from rbim._support.task_errors import TaskErrors
+from rbim._support.text import quoted
 from rbim.bulk.dispatcher import Dispatcher
 from rbim.bulk.input.file import RowFile
 from rbim.bulk.input.format import Format
@@ -45,7 +46,6 @@ from rbim.storage.group_commit import open_group_commit
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Generator
     from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
@@ -53,13 +53,10 @@ if TYPE_CHECKING:
     from rbim.bulk.journal.loading import Rows
     from rbim.bulk.progress import Phase, Snapshot
     from rbim.bulk.report.model import Report
-    from rbim.bulk.settings import JobSettings
-    from rbim.bulk.work import Work
-    from rbim.clock import Clock
-    from rbim.operations.namespace import Sender
+    from rbim.bulk.settings import JobParts
     from rbim.storage.group_commit import GroupCommit
 
-__all__ = ["ANOTHER_JOB", "Run", "RunParts"]
+__all__ = ["ANOTHER_JOB", "Run"]
 
 ANOTHER_JOB = "job"
 """The field of the error that the journal holds a job with another input or other options."""
@@ -68,16 +65,6 @@ SNAPSHOT_INTERVAL = 0.5
 """Seconds between two snapshots."""
 
 NOTHING = Loaded(rows=0, bad=0, duplicates=0, digest="")
-
-
-class RunParts(NamedTuple):
-    """The parts of a job that its runs share."""
-
-    work: Work[Any]
-    settings: JobSettings
-    sender: Sender
-    journal: Path
-    clock: Clock
 
 
 class Run:
@@ -91,13 +78,15 @@ class Run:
 
     def __init__(
         self,
-        parts: RunParts,
+        parts: JobParts,
         *,
         rows: Rows | None = None,
         on_unknown: OnUnknown = "auto",
         retried: Selection | None = None,
         limit: int | None = None,
     ) -> None:
+        if limit is not None and (not isinstance(cast("object", limit), int) or isinstance(limit, bool) or limit < 1):
+            raise InvalidRequest(f"limit: use a number of accounts, at least 1, not {quoted(limit)}", field="limit")
         self._parts = parts
         self._rows = rows
         self._on_unknown: OnUnknown = on_unknown
@@ -300,15 +289,7 @@ class Run:
             await commits.run(partial(journal.begin_run, self._settings_as_json))
         self._counts = RunCounts(facts.input, counts, parts.clock.monotonic())
         self._dispatcher = Dispatcher(
-            work=parts.work,
-            sender=parts.sender,
-            journal=journal,
-            commits=commits,
-            pace=self._pace,
-            counts=self._counts,
-            settings=parts.settings,
-            clock=parts.clock,
-            limit=self._limit,
+            parts, journal=journal, commits=commits, pace=self._pace, counts=self._counts, limit=self._limit
         )
         self.why = "interrupted"
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from attrs import field, frozen
 
@@ -15,12 +15,15 @@ from rbim.validators import above_zero, at_least_one, require, seconds, whole_nu
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
+    from rbim.bulk.work import Work
     from rbim.clock import Clock
     from rbim.dialect import Dialect
     from rbim.operations.base import Operation
+    from rbim.operations.namespace import Sender
 
-__all__ = ["JobOptions", "JobSettings", "RunOptions"]
+__all__ = ["JobOptions", "JobParts", "JobSettings", "RunOptions"]
 
 
 class RunOptions(TypedDict, total=False):
@@ -114,3 +117,13 @@ class JobSettings:
             if known or not names:
                 rates.append(Rate(each.pop("limit"), each.pop("per"), operations=known, **each))
         return {"rates": rates, "retry": Retry(attempts=values.pop("attempts")), **values}
+
+
+class JobParts(NamedTuple):
+    """The parts of a job that its runs share."""
+
+    work: Work[Any]
+    settings: JobSettings
+    sender: Sender
+    journal: Path
+    clock: Clock

@@ -119,7 +119,8 @@ class StopRules:
         self._pauses = 0.0  # seconds of pauses that the platform asked for since the last settled account
         self._done = 0  # requests that had an account done
         self._refusals: dict[str, _Refusals] = {}
-        self._closed: set[str] = set()
+        self.closed: dict[str, FailureReason] = {}
+        """The groups to which nothing more is to be sent, with the reason for their accounts."""
         self.cause = ""
         """The last failure of a request since the last answer that settled accounts; empty if there is none."""
 
@@ -127,10 +128,6 @@ class StopRules:
     def is_unreachable(self) -> bool:
         """Whether requests have ended, and none of them had a connection."""
         return not self._connected and self._silent_since < inf
-
-    def is_closed(self, group: str) -> bool:
-        """Return whether nothing more is to be sent to a group."""
-        return group in self._closed
 
     def tick(self, now: float) -> StopReason | None:
         """Note that the process runs; return why the run ends, if no request needs to end for that. Call it every second."""
@@ -141,10 +138,10 @@ class StopRules:
         """Note the end of a request that took ``elapsed`` seconds, and decide."""
         now = self._awake(now)
         self._note_times(decision, now, elapsed)
-        close = None if chunk.group in self._closed else self._group(chunk, decision)
+        close = None if chunk.group in self.closed else self._group(chunk, decision)
         self._note_failure(chunk, decision)
         if close is not None:
-            self._closed.add(chunk.group)
+            self.closed[chunk.group] = close
             del self._refusals[chunk.group]
         return Verdict(self._stop(now), close)
 
@@ -201,7 +198,7 @@ class StopRules:
             return
         refusals = self._refusals.get(chunk.group)
         counted = refusals is not None and decision.whole_group and refusals.requests > 1
-        if (counted or chunk.group in self._closed) and not isinstance(most, int):
+        if (counted or chunk.group in self.closed) and not isinstance(most, int):
             return
         self._settled += 1
         if not decision.final or most is None:

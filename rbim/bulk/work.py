@@ -105,8 +105,9 @@ class Chunk:
     ``number`` is that of the request whose intent was recorded last (0: none). ``attempt`` counts the sendings,
     ``unknown_attempts`` those of unknown outcome. ``repeats`` is the number of the request that this one sends again, or is
     a half of. ``resent``: an earlier sending may have taken effect. ``expired``: the timestamp of an earlier sending was too
-    old. ``waited``: seconds of delay by rates and congestion, since ``ready_since``. ``left``: when it left, in seconds of
-    the run's clock, and ``begun``: in epoch seconds; None before. ``invalid``: why its operation cannot be made.
+    old. ``waited``: seconds of delay by rates and congestion, since it was its turn (``ready_since``). ``left``: when it
+    left, in seconds of the run's clock, and ``begun``: in epoch seconds; None before. ``invalid``: why its operation
+    cannot be made.
     """
 
     sender_group: int = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Set as AbstractSet
 from contextlib import AsyncExitStack, aclosing, suppress
+from functools import lru_cache
 from hashlib import sha256
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -95,7 +96,7 @@ class Loader:
     def __init__(self, database: Database) -> None:
         self.input = InputDigest()
         self._database = database
-        self._sender_groups: dict[tuple[str, str | None], int] = {}  # their numbers, by group and acting account
+        self._sender_group = lru_cache(MAX_SENDER_GROUPS)(self._insert_sender_group)
         database.execute("DROP TABLE IF EXISTS temp.input")
         database.execute(INPUT)
         database.execute(f"PRAGMA temp.cache_size = -{JOURNAL.cache}")
@@ -104,7 +105,7 @@ class Loader:
     def add(self, batch: Columns) -> None:
         """Add rows."""
         good, bad = self.input.add(batch)
-        sender_groups = self._numbers(list(zip(good.groups, good.user_names, strict=True)))
+        sender_groups = map(self._sender_group, good.groups, good.user_names)
         values = list(chain.from_iterable(zip(good.lines, sender_groups, good.accounts, strict=True)))
         rest = len(values) - len(values) % (3 * TOGETHER)
         several = (values[at : at + 3 * TOGETHER] for at in range(0, rest, 3 * TOGETHER))
@@ -121,20 +122,14 @@ class Loader:
         self._database.execute("DROP TABLE temp.input")
         return Loaded(rows=self.input.rows, bad=self.input.bad, duplicates=duplicates, digest=self.input.digest)
 
-    def _numbers(self, keys: Sequence[tuple[str, str | None]]) -> Iterable[int]:
-        """Return the numbers of sender groups; insert those that are new."""
-        execute, numbers = self._database.execute, self._sender_groups
-        if len(numbers) > MAX_SENDER_GROUPS:
-            numbers.clear()
-        for key in dict.fromkeys(keys):
-            if key not in numbers:
-                group, user_name = key
-                execute("INSERT OR IGNORE INTO target_group (name) VALUES (?)", (group,))
-                ((target,),) = execute("SELECT id FROM target_group WHERE name = ?", (group,))
-                where = (target, user_name or "")
-                execute("INSERT OR IGNORE INTO sender_group (target_group, user_name) VALUES (?, ?)", where)
-                ((numbers[key],),) = execute("SELECT id FROM sender_group WHERE target_group = ? AND user_name = ?", where)
-        return map(numbers.__getitem__, keys)
+    def _insert_sender_group(self, group: str, user_name: str | None) -> int:
+        execute = self._database.execute
+        execute("INSERT OR IGNORE INTO target_group (name) VALUES (?)", (group,))
+        ((target,),) = execute("SELECT id FROM target_group WHERE name = ?", (group,))
+        values = (target, user_name or "")
+        execute("INSERT OR IGNORE INTO sender_group (target_group, user_name) VALUES (?, ?)", values)
+        ((number,),) = execute("SELECT id FROM sender_group WHERE target_group = ? AND user_name = ?", values)
+        return cast("int", number)
 
 
 def row_of(number: int, given: Any) -> Row | BadRow:
