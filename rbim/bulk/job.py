@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import aclosing
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -13,9 +11,9 @@ from attrs import field, frozen
 
 from rbim.bulk.journal.facts import DIALECT, job_facts
 from rbim.bulk.journal.journal import Journal, OnUnknown, Selection
-from rbim.bulk.journal.loading import batches
+from rbim.bulk.journal.loading import InputDigest
 from rbim.bulk.report.reading import read_report
-from rbim.bulk.run import Run
+from rbim.bulk.run import Run, load_input
 from rbim.bulk.settings import JobParts, JobSettings
 from rbim.bulk.work import AccountState, Work
 from rbim.client.client import View
@@ -25,6 +23,7 @@ from rbim.dialect import Dialect
 from rbim.errors import InvalidRequest
 from rbim.operations import catalogue
 from rbim.operations.groups import DeleteGroupMember, Invited, InviteJoinGroup, Success
+from rbim.storage.group_commit import open_group_commit
 from rbim.validators import require, require_clock, require_methods, require_path
 
 if TYPE_CHECKING:
@@ -188,16 +187,9 @@ class Job(Generic[R]):
 
         with TemporaryDirectory(prefix="rbim-") as folder:
             journal = Journal(Path(folder) / "journal", clock=self._parts.clock)
-            journal.open()
-            try:
-                (loader,) = await run_sync(journal.commit, [partial(journal.create, self.work, {})])
-                async with aclosing(batches(rows)) as read:
-                    async for batch in read:
-                        await run_sync(journal.commit, [partial(loader.add, batch)])
-                (loaded,) = await run_sync(journal.commit, [partial(journal.loaded, loader, {})])
-                sizes, requests = await run_sync(journal.planned)
-            finally:
-                journal.close()
+            async with open_group_commit(journal) as commits:
+                loaded = await load_input(journal, commits, self.work, {}, rows, digest=InputDigest())
+                sizes, requests = await commits.read(journal.planned)
         seconds = (
             max(0, requests - rate.burst) * rate.per / rate.limit for rate in self.settings.rates if not rate.each_group
         )

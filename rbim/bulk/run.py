@@ -54,9 +54,10 @@ if TYPE_CHECKING:
     from rbim.bulk.progress import Phase, Snapshot
     from rbim.bulk.report.model import Report
     from rbim.bulk.settings import JobParts
+    from rbim.bulk.work import Work
     from rbim.storage.group_commit import GroupCommit
 
-__all__ = ["ANOTHER_JOB", "Run"]
+__all__ = ["ANOTHER_JOB", "Run", "load_input"]
 
 ANOTHER_JOB = "job"
 """The field of the error that the journal holds a job with another input or other options."""
@@ -97,7 +98,7 @@ class Run:
         self._dispatcher: Dispatcher | None = None
         self._scope = anyio.CancelScope()
         self._counts = RunCounts(NOTHING, dict.fromkeys(AccountState, 0), parts.clock.monotonic())
-        self._input: InputDigest | None = None
+        self._input = InputDigest()
         self._pace = Pace(
             rates=parts.settings.rates, concurrency=parts.settings.concurrency, adaptive=parts.settings.adaptive
         )
@@ -157,7 +158,7 @@ class Run:
         phase: Phase = "ended" if self._ended.is_set() else "loading" if self._dispatcher is None else self._dispatcher.phase
         cause = "" if self._dispatcher is None else self._dispatcher.cause
         snapshot = self._counts.snapshot(phase, now, self._pace.concurrency(), cause, self._pace.rate)
-        if self._dispatcher is not None or self._input is None:
+        if self._dispatcher is not None:
             return snapshot
         rows, bad = self._input.rows, self._input.bad
         return evolve(snapshot, total=rows, waiting=rows - bad, skipped=bad)
@@ -229,7 +230,7 @@ class Run:
             if rows is None:
                 cause = "the input was not read completely and nothing was sent: begin the job again"
                 raise InvalidRequest(f"{path}: {cause}", field="journal")
-            await self._load(journal, commits, rows)
+            await load_input(journal, commits, work, self._settings_as_json, rows, digest=self._input, threads=self._threads)
             return
         given = {"operation": work.operation.spec.name, "chunk": work.chunk, **work.plain_options()}
         kept = {"operation": facts.operation, "chunk": facts.chunk, **facts.options}
@@ -239,7 +240,7 @@ class Run:
             if kept.get(name) != given.get(name)
         ]
         if rows is not None:
-            self._input = found = InputDigest()
+            found = self._input
             async with aclosing(batches(rows, threads=self._threads)) as read:
                 async for batch in read:
                     found.add(batch)
@@ -252,42 +253,13 @@ class Run:
         facts.require_dialect(path, work.dialect)
         await commits.run(partial(journal.recover, self._on_unknown, self._parts.settings.resend_within))
         if self._retried is not None:
-            await self._retry(journal, commits, self._retried)
-
-    async def _load(self, journal: Journal, commits: GroupCommit, rows: Rows) -> None:
-        loader = await commits.run(partial(journal.create, self._parts.work, self._settings_as_json))
-        self._input = loader.input
-        async with aclosing(batches(rows, threads=self._threads)) as read:
-            async for batch in read:
-                await commits.run(partial(loader.add, batch))
-        source: dict[str, Any] = {"name": "rows", "format": Format(kind="csv").to_json()}
-        if isinstance(rows, RowFile):
-            path = {} if rows.path is None else {"path": str(rows.path)}
-            source = {"name": rows.name, **path, "format": rows.format.to_json()}
-        await commits.run(partial(journal.loaded, loader, source))
-
-    async def _retry(self, journal: Journal, commits: GroupCommit, selection: Selection) -> None:
-        counts = await commits.read(journal.counts)
-        waiting = counts[AccountState.WAITING] + counts[AccountState.AGAIN]
-        if waiting:
-            raise InvalidRequest(
-                f"{journal.path}: {waiting:,} accounts were not sent yet: resume the job first", field="journal"
-            )
-        found = await commits.run(partial(journal.retry, selection))
-        if not found and (selection.reasons or selection.groups):
-            raise InvalidRequest(
-                f"{journal.path}: no account to retry has one of these reasons and groups: compare them with its report",
-                field="journal",
-            )
+            await commits.run(partial(journal.retry, self._retried))
 
     async def _dispatch(self, journal: Journal, commits: GroupCommit) -> None:
         parts = self._parts
-        counts = await commits.read(journal.counts)
-        facts = await commits.read(journal.facts)
-        assert facts is not None  # noqa: S101  # it was created or found
         with anyio.CancelScope(shield=True):  # a recorded run must get its end
-            await commits.run(partial(journal.begin_run, self._settings_as_json))
-        self._counts = RunCounts(facts.input, counts, parts.clock.monotonic())
+            loaded, counts = await commits.run(partial(journal.begin_run, self._settings_as_json))
+        self._counts = RunCounts(loaded, counts, parts.clock.monotonic())
         self._dispatcher = Dispatcher(
             parts, journal=journal, commits=commits, pace=self._pace, counts=self._counts, limit=self._limit
         )
@@ -300,3 +272,25 @@ class Run:
         finally:
             with anyio.CancelScope(shield=True):
                 await commits.run(partial(journal.end_run, self.why))
+
+
+async def load_input(  # noqa: PLR0913  # a journal, a job and its rows
+    journal: Journal,
+    commits: GroupCommit,
+    work: Work[Any],
+    settings: dict[str, Any],
+    rows: Rows,
+    *,
+    digest: InputDigest,
+    threads: bool = True,
+) -> Loaded:
+    """Load the rows of a new job into its journal; return their counts, which ``digest`` has meanwhile."""
+    loader = await commits.run(partial(journal.create, work, settings, digest))
+    async with aclosing(batches(rows, threads=threads)) as read:
+        async for batch in read:
+            await commits.run(partial(loader.add, batch))
+    source: dict[str, Any] = {"name": "rows", "format": Format(kind="csv").to_json()}
+    if isinstance(rows, RowFile):
+        path = {} if rows.path is None else {"path": str(rows.path)}
+        source = {"name": rows.name, **path, "format": rows.format.to_json()}
+    return await commits.run(partial(journal.loaded, loader, source))

@@ -182,13 +182,9 @@ class Work(Generic[R]):
         if missing := [name for name, each in self._fields.items() if each.default is attrs.NOTHING and name not in given]:
             raise InvalidRequest(f"{self.operation.__name__} needs {', '.join(missing)} in options", field="options")
         self.make(Chunk(id=0, group="g", user_name=None, accounts=("a",)))  # validates the options
-        limit = (
-            1
-            if self.account_field != "members"
-            else self.dialect.invite_limit
-            if self.operation is InviteJoinGroup
-            else self.chunk
-        )
+        limit = self.chunk if self.account_field == "members" else 1
+        if self.operation is InviteJoinGroup:
+            limit = self.dialect.invite_limit
         if self.chunk > limit:
             raise InvalidRequest(
                 f"chunk: {self.chunk} is too large, use at most {limit} accounts in one request", field="chunk", limit=limit

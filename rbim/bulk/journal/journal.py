@@ -33,6 +33,7 @@ from rbim.bulk.journal.facts import facts_in
 from rbim.bulk.journal.loading import Loader
 from rbim.bulk.journal.schema import JOURNAL
 from rbim.bulk.work import AccountState, Chunk, FailureReason, RequestState
+from rbim.errors import InvalidRequest
 from rbim.storage.in_place import InPlace
 from rbim.storage.sqlite import Database
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rbim.bulk.journal.facts import JobFacts
-    from rbim.bulk.journal.loading import Loaded
+    from rbim.bulk.journal.loading import InputDigest, Loaded
     from rbim.bulk.work import Settlement, Work
     from rbim.clock import Clock
 
@@ -95,10 +96,11 @@ CLOSE = """UPDATE account SET state = :after, request = NULL, reason = :reason W
 RETRY_NO_MORE = """UPDATE request SET retry = 0 WHERE retry = 1 AND sender_group IN (SELECT sender_group.id FROM sender_group
     JOIN target_group ON target_group.id = target_group WHERE target_group.name = ?)"""
 
-SELECTED = """state IN (SELECT value FROM json_each(:states))
-    AND (:any_reason OR reason IN (SELECT id FROM reason WHERE text IN (SELECT value FROM json_each(:reasons))
+RETRY = """UPDATE account SET state = iif(state = 4, -1, 0), request = NULL, reason = iif(state = 4, reason, NULL)
+    WHERE state IN (SELECT value FROM json_each(:states))
+    AND (:reasons = '[]' OR reason IN (SELECT id FROM reason WHERE text IN (SELECT value FROM json_each(:reasons))
         OR code IN (SELECT value FROM json_each(:reasons))))
-    AND (:any_group OR sender_group IN (SELECT sender_group.id FROM sender_group JOIN target_group
+    AND (:groups = '[]' OR sender_group IN (SELECT sender_group.id FROM sender_group JOIN target_group
         ON target_group.id = target_group WHERE target_group.name IN (SELECT value FROM json_each(:groups))))"""
 NEW_CHUNKS = """UPDATE account SET chunk = moved.chunk FROM (
         SELECT sender_group, chunk AS old, seq,
@@ -106,8 +108,6 @@ NEW_CHUNKS = """UPDATE account SET chunk = moved.chunk FROM (
                 + (row_number() OVER (PARTITION BY sender_group ORDER BY seq) - 1) / :size AS chunk
         FROM account WHERE state = :state) AS moved
     WHERE account.sender_group = moved.sender_group AND account.chunk = moved.old AND account.seq = moved.seq"""
-SAMPLE = """INSERT INTO sample (run, at, seconds, requests, accounts, throttled, failed, in_flight, concurrency, rate)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 MAX_REASONS = 10_000  # reasons whose numbers are kept in memory
 
 
@@ -185,7 +185,7 @@ class Journal:
         """Return the facts of the job, or None if the file is new."""
         return self.database.read(lambda: facts_in(self.database))
 
-    def create(self, work: Work[Any], settings: dict[str, Any]) -> Loader:
+    def create(self, work: Work[Any], settings: dict[str, Any], digest: InputDigest) -> Loader:
         """Make this the journal of a job whose input is loaded next; remove the rest of an unfinished loading."""
         for table in ("job", "target_group", "sender_group", "account", "bad_row", "duplicate"):
             self.database.execute(f"DELETE FROM {table}")  # noqa: S608  # a constant
@@ -195,7 +195,7 @@ class Journal:
             "INSERT INTO job (operation, options, chunk, settings, source, created) VALUES (?, ?, ?, ?, '{}', ?)",
             (name, options, work.chunk, json.dumps(settings), self.database.now),
         )
-        return Loader(self.database)
+        return Loader(self.database, digest)
 
     def loaded(self, loader: Loader, source: dict[str, Any]) -> Loaded:
         """Make the chunks, and record that the input was read completely; return its counts."""
@@ -209,8 +209,8 @@ class Journal:
 
     # Runs.
 
-    def begin_run(self, settings: dict[str, Any]) -> None:
-        """Record the beginning of a run, and plan what it sends."""
+    def begin_run(self, settings: dict[str, Any]) -> tuple[Loaded, dict[AccountState, int]]:
+        """Record the beginning of a run, and plan what it sends; return the counts of the input and of the accounts."""
         text = json.dumps(settings)
         self.database.execute("UPDATE job SET settings = ?", (text,))
         cursor = self.database.execute("INSERT INTO run (began, settings) VALUES (?, ?)", (self.database.now, text))
@@ -220,6 +220,10 @@ class Journal:
             self.database.execute(statement)
         self._planned = 0
         ((self._plan_ends,),) = self.database.execute("SELECT count(*) FROM temp.plan")
+        facts = facts_in(self.database)
+        assert facts is not None  # noqa: S101  # it was created or found
+        (counts,) = self.database.execute(f"SELECT {COUNTS} FROM account")  # noqa: S608  # a constant
+        return facts.input, dict(zip(AccountState, counts, strict=True))
 
     def end_run(self, reason: str) -> None:
         """Record the end of the run and its reason."""
@@ -227,7 +231,7 @@ class Journal:
 
     def sample(self, sample: Sample) -> None:
         """Record a sample."""
-        self.database.execute(SAMPLE, (self._run, *sample))
+        self.database.execute("INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (self._run, *sample))
 
     def recover(self, on_unknown: OnUnknown, resend_within: float) -> None:
         """Settle the requests that an ended run left open, and those to be repeated that may have had their effect.
@@ -248,29 +252,24 @@ class Journal:
             self.database.execute(SETTLE, (AccountState.UNKNOWN, number, reason, sender_group, chunk))
 
     def retry(self, selection: Selection) -> int:
-        """Let the accounts of a selection wait again, in new chunks; return their number. No other account waits."""
-        states, reasons, groups = selection
-        ((size,),) = self.database.execute("SELECT chunk FROM job")
-        again, waiting = AccountState.AGAIN, AccountState.WAITING
-        cursor = self.database.execute(
-            f"""UPDATE account SET state = iif(state = {AccountState.UNKNOWN:d}, {again:d}, {waiting:d}), request = NULL,
-                reason = iif(state = {AccountState.UNKNOWN:d}, reason, NULL) WHERE {SELECTED}""",  # noqa: S608  # constants
-            {
-                "states": json.dumps([int(state) for state in states]),
-                "reasons": json.dumps(list(reasons)),
-                "groups": json.dumps(list(groups)),
-                "any_reason": not reasons,
-                "any_group": not groups,
-            },
-        )
-        for state in (waiting, again):
-            self.database.execute(NEW_CHUNKS, {"state": state, "size": size})
-        return cursor.rowcount
+        """Let the accounts of a selection wait again, in new chunks; return their number.
 
-    def counts(self) -> dict[AccountState, int]:
-        """Return the number of accounts in each state."""
-        (found,) = self._rows(f"SELECT {COUNTS} FROM account")  # noqa: S608  # a constant
-        return dict(zip(AccountState, found, strict=True))
+        Raises InvalidRequest if other accounts wait, or if no account has one of the reasons and groups.
+        """
+        ((waiting,),) = self.database.execute("SELECT count(*) FROM account WHERE state <= 0")
+        if waiting:
+            raise InvalidRequest(
+                f"{self.path}: {waiting:,} accounts were not sent yet: resume the job first", field="journal"
+            )
+        ((size,),) = self.database.execute("SELECT chunk FROM job")
+        values = {name: json.dumps(chosen) for name, chosen in selection._asdict().items()}
+        number = self.database.execute(RETRY, values).rowcount
+        if not number and (selection.reasons or selection.groups):
+            cause = "no account to retry has one of these reasons and groups: compare them with its report"
+            raise InvalidRequest(f"{self.path}: {cause}", field="journal")
+        for state in (AccountState.WAITING, AccountState.AGAIN):
+            self.database.execute(NEW_CHUNKS, {"state": state, "size": size})
+        return number
 
     def planned(self) -> tuple[dict[str, int], int]:
         """Return the number of accounts of each group, and of requests for all accounts."""

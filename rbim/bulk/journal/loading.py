@@ -93,8 +93,8 @@ class InputDigest:
 class Loader:
     """Writes the rows of an input into the tables. Each method is a command."""
 
-    def __init__(self, database: Database) -> None:
-        self.input = InputDigest()
+    def __init__(self, database: Database, digest: InputDigest) -> None:
+        self._input = digest
         self._database = database
         self._sender_group = lru_cache(MAX_SENDER_GROUPS)(self._insert_sender_group)
         database.execute("DROP TABLE IF EXISTS temp.input")
@@ -104,7 +104,7 @@ class Loader:
 
     def add(self, batch: Columns) -> None:
         """Add rows."""
-        good, bad = self.input.add(batch)
+        good, bad = self._input.add(batch)
         sender_groups = map(self._sender_group, good.groups, good.user_names)
         values = list(chain.from_iterable(zip(good.lines, sender_groups, good.accounts, strict=True)))
         rest = len(values) - len(values) % (3 * TOGETHER)
@@ -112,7 +112,7 @@ class Loader:
         self._database.executemany(INSERT + ", (?, ?, ?)" * (TOGETHER - 1), several)
         self._database.executemany(INSERT, (values[at : at + 3] for at in range(rest, len(values), 3)))
         self._database.executemany("INSERT INTO bad_row (line, reason, raw) VALUES (?, ?, ?)", bad)
-        self._database.execute("UPDATE job SET rows = ?, bad = ?", (self.input.rows, self.input.bad))
+        self._database.execute("UPDATE job SET rows = ?, bad = ?", (self._input.rows, self._input.bad))
 
     def end(self, size: int) -> Loaded:
         """Make the chunks, of at most ``size`` accounts, when all rows were added; return the counts."""
@@ -120,7 +120,7 @@ class Loader:
         ((duplicates,),) = self._database.execute("SELECT count(*) FROM duplicate")
         self._database.execute(ACCOUNTS, {"size": size})
         self._database.execute("DROP TABLE temp.input")
-        return Loaded(rows=self.input.rows, bad=self.input.bad, duplicates=duplicates, digest=self.input.digest)
+        return Loaded(rows=self._input.rows, bad=self._input.bad, duplicates=duplicates, digest=self._input.digest)
 
     def _insert_sender_group(self, group: str, user_name: str | None) -> int:
         execute = self._database.execute

@@ -21,7 +21,7 @@ from rbim import Dialect, InvalidRequest, InviteJoinGroup
 from rbim.bulk.input.rows import BadRow, Columns, Row
 from rbim.bulk.journal import loading
 from rbim.bulk.journal.journal import Ended, Journal, Selection
-from rbim.bulk.journal.loading import row_of
+from rbim.bulk.journal.loading import InputDigest, row_of
 from rbim.bulk.journal.lock import JobLock, is_locked
 from rbim.bulk.work import AccountState, FailureReason, RequestState, Settlement, Work
 from rbim.clock import SystemClock
@@ -41,7 +41,7 @@ class Book:
         self.journal.open()
         self.journal.database.execute("PRAGMA synchronous = OFF")
         self.work = Work(operation=InviteJoinGroup, dialect=Dialect(), chunk=chunk)
-        loader = self.do(self.journal.create, self.work, {})
+        loader = self.do(self.journal.create, self.work, {}, InputDigest())
         for start in range(0, len(rows), 7):  # batches of another size than any chunk
             part = rows[start : start + 7]
             places = range(start + 1, start + 1 + len(part))
@@ -56,7 +56,7 @@ class Book:
     def begin(self):
         """Begin a run, after the end of the one before."""
         self.do(self.journal.recover, "report", 0.0)
-        self.do(self.journal.begin_run, {})
+        _, self.counts = self.do(self.journal.begin_run, {})
 
     def plan(self, limit):
         return self.journal.next_chunks(limit)
@@ -145,7 +145,7 @@ def test_rows_are_numbered_and_the_first_of_each_counts(rows):
         assert made.read("SELECT line FROM bad_row") == [(seq,) for seq, row in enumerate(rows, 1) if not row]
         facts = made.journal.facts()
         assert (facts.input.rows, facts.input.bad, facts.input.duplicates) == (len(rows), rows.count(()), len(duplicates))
-        assert made.journal.counts() == dict.fromkeys(AccountState, 0) | {AccountState.WAITING: len(first)}
+        assert made.counts == dict.fromkeys(AccountState, 0) | {AccountState.WAITING: len(first)}
 
 
 @each_row("given", ["iterable", "async iterable"])
@@ -294,7 +294,7 @@ def test_planning_begins_where_the_last_run_ended(rows, chunk, window, ends):
 def test_planning_reads_no_more_than_it_is_asked_for():
     """A huge group and ten thousand small ones: time and memory are those of the window."""
     with book(chunk=5) as made:
-        loader = made.do(made.journal.create, made.work, {})
+        loader = made.do(made.journal.create, made.work, {}, InputDigest())
         made.do(loader.add, Columns.of((Row("huge", f"a{n}") for n in range(20_000)), range(1, 20_001)))
         made.do(loader.add, Columns.of((Row(f"g{n}", "a") for n in range(10_000)), range(20_001, 30_001)))
         made.do(made.journal.loaded, loader, {})
