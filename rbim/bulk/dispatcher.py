@@ -52,8 +52,6 @@ from rbim.queues import KeyedQueue
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from anyio.abc import TaskGroup
-
     from rbim.bulk.journal.journal import Journal
     from rbim.bulk.pace import Pace
     from rbim.bulk.progress import Phase, RunCounts
@@ -183,7 +181,15 @@ class Dispatcher:
             async with anyio.create_task_group() as tasks:
                 for keeping in (self._keep_planned, self._keep_sampling, self._keep_recording):
                     tasks.start_soon(self._stop_on_error, keeping)
-                await self._dispatch(tasks)
+                while not self._end_reason:
+                    while (chunk := self._take()) is not None:
+                        worker = _JobWorker(chunk)
+                        self._workers.add(worker)
+                        tasks.start_soon(self._work_on, worker)
+                    left = self._queue or self._scheduled or self._next or self._workers or self._recording
+                    if self._all_planned and not left:
+                        break
+                    await self._wait_for_change(self._due)
                 while self._workers:
                     await self._wait_for_change(None)
                 tasks.cancel_scope.cancel()
@@ -211,16 +217,6 @@ class Dispatcher:
             self.stop("error")
 
     # Choice of the next chunk.
-
-    async def _dispatch(self, tasks: TaskGroup) -> None:
-        while not self._end_reason:
-            while (chunk := self._take()) is not None:
-                worker = _JobWorker(chunk)
-                self._workers.add(worker)
-                tasks.start_soon(self._work_on, worker)
-            if self._all_planned and not (self._queue or self._scheduled or self._next or self._workers or self._recording):
-                return
-            await self._wait_for_change(self._due)
 
     def _take(self) -> Chunk | None:  # noqa: C901  # one decision, from top to bottom
         """Return the chunk to be sent now, with the lease of its group; None if there is none before ``_due``."""
@@ -408,23 +404,18 @@ class Dispatcher:
             await batch.written.wait()
             if batch.late:
                 raise _Late
-        await self._keep_rates(chunk)
+        if self._settings.rates:  # the commit lets several leave together: keep them from leaving faster than the rates
+            now = self._clock.monotonic()
+            demand = self._leaving.of(chunk.operation, now)
+            while (at := ready_at(demand.buckets, now)) > now:
+                await self._clock.sleep(at - now)
+                now = self._clock.monotonic()
+            demand.take(now)
         if self._end_reason:
             raise _Ending
         self._recording.discard(chunk)
         chunk.left = self._clock.monotonic()
         self._counts.change_in_flight(1, chunk.left)
-
-    async def _keep_rates(self, chunk: Chunk) -> None:
-        """Wait as long as the commit, which lets several leave together, would let them leave faster than the rates."""
-        if not self._settings.rates:
-            return
-        now = self._clock.monotonic()
-        demand = self._leaving.of(chunk.operation, now)
-        while (at := ready_at(demand.buckets, now)) > now:
-            await self._clock.sleep(at - now)
-            now = self._clock.monotonic()
-        demand.take(now)
 
     def _judge(self, chunk: Chunk, error: RbimError) -> Decision:
         decision = judge(chunk.operation, chunk, error, retry=self._settings.retry, dialect=self._work.dialect)

@@ -331,10 +331,16 @@ class Journal:
         self._record_intents(intents)
         settled = Counter[AccountState]()
         for group, reason in closed:
-            self.database.execute(RETRY_NO_MORE, (group,))
-            for state, after in ((AccountState.WAITING, AccountState.FAILED), (AccountState.AGAIN, AccountState.UNKNOWN)):
-                values = {"after": after, "reason": self._reason_id(reason), "state": state, "group": group}
-                settled[after] += self.database.execute(CLOSE, values).rowcount
+            settled.update(self._close_group(group, self._reason_id(reason)))
+        return settled
+
+    def _close_group(self, group: str, reason: int | None) -> dict[AccountState, int]:
+        """Settle the accounts of a group that wait and are not in a request that is under way."""
+        self.database.execute(RETRY_NO_MORE, (group,))
+        settled: dict[AccountState, int] = {}
+        for state, after in ((AccountState.WAITING, AccountState.FAILED), (AccountState.AGAIN, AccountState.UNKNOWN)):
+            values = {"after": after, "reason": reason, "state": state, "group": group}
+            settled[after] = self.database.execute(CLOSE, values).rowcount
         return settled
 
     def _record_intents(self, chunks: Sequence[Chunk]) -> None:

@@ -9,7 +9,6 @@ from collections import Counter, deque
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -189,20 +188,6 @@ def test_more_groups_than_are_kept_in_memory(monkeypatch):
         by_sender_group = Counter((each.group, each.user) for each in made.accounts)
         sizes, requests = made.journal.planned()
         assert (len(sizes), requests) == (10, sum(-(-number // 4) for number in by_sender_group.values()))
-
-
-def test_duplicates_are_those_of_a_dictionary():
-    dice = Random(1)
-    rows = [(f"g{dice.randrange(3)}", f"a{dice.randrange(300)}", dice.choice([None, "x"])) for _ in range(700)]
-    first, repeated = {}, []
-    for seq, row in enumerate(rows, 1):
-        if first.setdefault(row[:2], seq) != seq:
-            repeated.append((seq, row[1], first[row[:2]]))
-    with book(rows, chunk=7) as made:
-        assert {each[:2]: each.seq for each in made.accounts} == first
-        assert made.read("SELECT seq, account, first FROM duplicate ORDER BY seq") == repeated
-        assert made.journal.facts().input.duplicates == len(repeated)
-        assert made.read("SELECT * FROM sqlite_temp_master WHERE name = 'input'") == []
 
 
 @each_row(
