@@ -15,7 +15,7 @@ from rbim.bulk.journal.loading import InputDigest
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.run import Run, load_input
 from rbim.bulk.settings import JobParts, JobSettings
-from rbim.bulk.work import AccountState, Work
+from rbim.bulk.work import AccountState, Work, options_of
 from rbim.client.client import View
 from rbim.client.retry import Retry
 from rbim.clock import SystemClock
@@ -277,6 +277,6 @@ def open_job(sender: Sender, journal: str | PathLike[str], **settings: Unpack[Ru
         sender.dialect if isinstance(sender, View) else Dialect.from_document(facts.settings.get(DIALECT, {}))
     )
     facts.require_dialect(path, dialect)
-    work = Work[Any].of(operation, facts.options, facts.chunk, dialect)
     given: dict[str, Any] = JobSettings.from_json(facts.settings, by_name) | {**settings}
-    return Job(sender, work.operation, journal=path, options=work.options, chunk=work.chunk, dialect=dialect, **given)
+    options = options_of(operation, facts.options)
+    return Job(sender, operation, journal=path, options=options, chunk=facts.chunk, dialect=dialect, **given)

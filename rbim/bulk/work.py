@@ -33,6 +33,7 @@ __all__ = [
     "Settlement",
     "Work",
     "failure_reason",
+    "options_of",
 ]
 
 
@@ -213,18 +214,9 @@ class Work(Generic[R]):
         return cast("Callable[..., Operation[R]]", self.operation)(**values)
 
     def plain_options(self) -> dict[str, Any]:
-        """Return the options as JSON values."""
-        plain: dict[str, Any] = json.loads(_values.dumps(dict(self.options)))  # as a journal stores them
+        """Return the options as JSON values, as a journal stores them."""
+        plain: dict[str, Any] = json.loads(_values.dumps(dict(self.options)))
         return plain
-
-    @classmethod
-    def of(cls, operation: type[Operation[R]], options: Mapping[str, Any], chunk: int, dialect: Dialect) -> Work[R]:
-        """Rebuild the work from options that were written as JSON."""
-        types = {each.name: each.type for each in fields_of(operation)}
-        given_options = {
-            name: _values.structure(value, cast("Any", types.get(name, Any))) for name, value in options.items()
-        }
-        return cls(operation=operation, options=given_options, chunk=chunk, dialect=dialect)
 
     def answered(self, chunk: Chunk, answer: object) -> Settlement:
         """Return the settlement of a successful answer: all accounts done, except those that ``fails`` names as refused.
@@ -272,3 +264,9 @@ def _fails(answer: object) -> tuple[tuple[Fail, ...], dict[str, Any]]:
 
 def _shown(extra: Mapping[str, Any]) -> str:
     return json.dumps(dict(extra), ensure_ascii=False) if extra else ""
+
+
+def options_of(operation: type[Operation[Any]], plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of an operation from JSON values, see :meth:`Work.plain_options`."""
+    types: dict[str, Any] = {each.name: each.type for each in fields_of(operation)}
+    return {name: _values.structure(value, types.get(name, Any)) for name, value in plain.items()}
