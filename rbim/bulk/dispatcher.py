@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from rbim.bulk.journal.journal import Journal
     from rbim.bulk.pace import Pace
     from rbim.bulk.progress import Phase, RunCounts
-    from rbim.bulk.settings import JobParts
+    from rbim.bulk.settings import RunParts
     from rbim.client.client import PreparedRequest
     from rbim.storage.group_commit import GroupCommit
 
@@ -107,7 +107,7 @@ class Dispatcher:
 
     def __init__(  # noqa: PLR0913  # the parts of a run, by keyword
         self,
-        parts: JobParts,
+        parts: RunParts,
         *,
         journal: Journal,
         commits: GroupCommit,

@@ -14,7 +14,7 @@ from rbim.bulk.journal.journal import Journal, OnUnknown, Selection
 from rbim.bulk.journal.loading import InputDigest
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.run import Run, load_input
-from rbim.bulk.settings import JobParts, JobSettings
+from rbim.bulk.settings import JobSettings, RunParts
 from rbim.bulk.work import AccountState, Work, options_of
 from rbim.client.client import View
 from rbim.client.retry import Retry
@@ -123,7 +123,7 @@ class Job(Generic[R]):
         )
         self.settings = JobSettings(**given)
         self.journal = Path(journal).absolute()
-        self._parts = JobParts(
+        self._parts = RunParts(
             work=self.work,
             settings=self.settings,
             sender=sender if client is None else client.tuned(retry=Retry(attempts=1)),

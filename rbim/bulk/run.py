@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from rbim.bulk.journal.loading import Rows
     from rbim.bulk.progress import Phase, Snapshot
     from rbim.bulk.report.model import Report
-    from rbim.bulk.settings import JobParts
+    from rbim.bulk.settings import RunParts
     from rbim.bulk.work import Work
     from rbim.storage.group_commit import GroupCommit
 
@@ -79,7 +79,7 @@ class Run:
 
     def __init__(
         self,
-        parts: JobParts,
+        parts: RunParts,
         *,
         rows: Rows | None = None,
         on_unknown: OnUnknown = "auto",
@@ -259,7 +259,7 @@ class Run:
         parts = self._parts
         with anyio.CancelScope(shield=True):  # a recorded run must get its end
             loaded, counts = await commits.run(partial(journal.begin_run, self._settings_as_json))
-        self._counts = RunCounts(loaded, counts, parts.clock.monotonic())
+            self._counts = RunCounts(loaded, counts, parts.clock.monotonic())
         self._dispatcher = Dispatcher(
             parts, journal=journal, commits=commits, pace=self._pace, counts=self._counts, limit=self._limit
         )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rbim.operations.base import Operation
     from rbim.operations.namespace import Sender
 
-__all__ = ["JobOptions", "JobParts", "JobSettings", "RunOptions"]
+__all__ = ["JobOptions", "JobSettings", "RunOptions", "RunParts"]
 
 
 class RunOptions(TypedDict, total=False):
@@ -119,7 +119,7 @@ class JobSettings:
         return {"rates": rates, "retry": Retry(attempts=values.pop("attempts")), **values}
 
 
-class JobParts(NamedTuple):
+class RunParts(NamedTuple):
     """The parts of a job that its runs share."""
 
     work: Work[Any]
