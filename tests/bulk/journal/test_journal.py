@@ -1,9 +1,7 @@
-"""The journal of a job, used by itself: loading, planning, what an ended run has left, and the lock."""
+"""The journal of a job, used by itself: loading, planning, and what an ended run has left."""
 
 import contextlib
 import os
-import subprocess
-import sys
 import tracemalloc
 from collections import Counter, deque
 from contextlib import contextmanager
@@ -16,12 +14,11 @@ from hypothesis import given, settings, strategies as st
 
 from helpers.jobs import accounts
 from helpers.tables import each_row
-from rbim import Dialect, InvalidRequest, InviteJoinGroup
+from rbim import Dialect, InviteJoinGroup
 from rbim.bulk.input.rows import BadRow, Columns, Row
 from rbim.bulk.journal import loading
 from rbim.bulk.journal.journal import Ended, Journal, Selection
 from rbim.bulk.journal.loading import InputDigest, row_of
-from rbim.bulk.journal.lock import JobLock, is_locked
 from rbim.bulk.work import AccountState, FailureReason, RequestState, Settlement, Work
 from rbim.clock import SystemClock
 from rbim.emulator import EmulatedClock
@@ -371,42 +368,7 @@ def test_a_closed_group_is_given_up_and_says_so():
         assert [each.accounts for each in made.plan(10)] == [("b",)]
 
 
-# -------------------------------------------------------------------------------------------- lock
-
-HOLD = """
-import sys
-from pathlib import Path
-from rbim.bulk.journal.lock import JobLock
-lock = JobLock(Path(sys.argv[1]))
-lock.acquire()
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.ci
-def test_a_lock_is_held_against_other_processes_until_its_holder_is_gone(tmp_path):
-    journal = tmp_path / "journal"
-    assert not is_locked(journal)
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(journal)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout.readline() == "held\n"
-        assert is_locked(journal)
-        with pytest.raises(InvalidRequest, match="another process runs this job"):
-            JobLock(journal).acquire()
-        holder.kill()
-    assert not is_locked(journal)
-    lock = JobLock(journal)
-    lock.acquire()
-    assert is_locked(journal)
-    with pytest.raises(InvalidRequest, match="another process runs this job"):
-        JobLock(journal).acquire()
-    lock.release()
-    lock.release()
-    assert not is_locked(journal)
-    assert [each.name for each in tmp_path.iterdir()] == ["journal"]
-    assert journal.read_bytes() == b""
+# --------------------------------------------------------------------------------------------- log
 
 
 @pytest.mark.skipif(os.name == "nt", reason="an open file cannot be deleted")
