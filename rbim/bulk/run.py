@@ -285,10 +285,12 @@ async def load_input(  # noqa: PLR0913  # a journal, a job and its rows
     threads: bool = True,
 ) -> Loaded:
     """Load the rows of a new job into its journal; return their counts, which ``digest`` has meanwhile."""
+    await commits.read(partial(journal.set_fast_writes, loading=True))
     loader = await commits.run(partial(journal.create, work, settings, digest))
     async with aclosing(batches(rows, threads=threads)) as read:
         async for batch in read:
             await commits.run(partial(loader.add, batch))
+    await commits.read(partial(journal.set_fast_writes, loading=False))
     source: dict[str, Any] = {"name": "rows", "format": Format(kind="csv").to_json()}
     if isinstance(rows, RowFile):
         path = {} if rows.path is None else {"path": str(rows.path)}

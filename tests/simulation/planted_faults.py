@@ -98,16 +98,11 @@ def replace_text(owner, name, right, wrong):
 
 @fault("job")
 def never_synced():
-    """Commits are not synced."""
+    """Commits are not synced once the input is loaded."""
     from rbim.bulk.journal.journal import Journal
 
-    opens = Journal.open
-
-    def faulty(self):
-        opens(self)
-        self.database.execute("PRAGMA synchronous = NORMAL")
-
-    replace(Journal, "open", faulty)
+    set_fast_writes = Journal.set_fast_writes
+    replace(Journal, "set_fast_writes", lambda self, loading: set_fast_writes(self, loading=True))  # noqa: ARG005
 
 
 @fault("job")
