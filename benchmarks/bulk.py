@@ -223,14 +223,11 @@ async def without_journal(
         loaded, {state: total * (state is AccountState.WAITING) for state in AccountState}, parts.clock.monotonic()
     )
     running = Dispatcher(
-        work=parts.work,
-        sender=parts.sender,
+        parts._replace(settings=settings),
         journal=journal,
         commits=commits,
         pace=Pace(concurrency=settings.concurrency, adaptive=settings.adaptive),
         counts=counts,
-        settings=settings,
-        clock=parts.clock,
     )
     assert await running.run() == "done"
     assert counts.waiting == 0

@@ -12,7 +12,9 @@ from anyio.lowlevel import checkpoint
 from rbim import AsyncClient, Credentials
 from rbim.bulk import InviteJob, Row
 from rbim.bulk.input.rows import Columns
+from rbim.bulk.journal.facts import DIALECT
 from rbim.bulk.journal.journal import Journal
+from rbim.bulk.journal.loading import InputDigest
 from rbim.bulk.work import Chunk
 from rbim.clock import SystemClock
 from rbim.http import Response
@@ -118,10 +120,9 @@ def loaded_journal(path: Path, sendings: list[Sending], settings: JobSettings) -
     """Make a journal with a loaded input, of which nothing is sent."""
     chunk = len(sendings[0][1])
     parts = InviteJob(client_of(None), journal=path, chunk=chunk)._parts  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    facts = parts._replace(settings=settings).facts()
     journal = Journal(path, clock=SystemClock())
     journal.open()
-    (loader,) = journal.commit([partial(journal.create, facts, parts.work.done_word)])
+    (loader,) = journal.commit([partial(journal.create, parts.work, {**settings.as_json(), DIALECT: {}}, InputDigest())])
     rows = [Row(group, each) for group, inside in sendings for each in inside]
     journal.commit([partial(loader.add, Columns.of(rows, range(1, len(rows) + 1)))])
     journal.commit([partial(journal.loaded, loader, {})])

@@ -2,6 +2,7 @@
 
 import inspect
 
+import attrs
 import pytest
 
 from helpers.credentials import TOKEN
@@ -9,6 +10,7 @@ from helpers.stubs import BASE_URL, CREDENTIALS, Stub
 from helpers.tables import each_row
 from rbim import AsyncClient, ClientOptions, InvalidRequest, InviteJoinGroup, LoggingObserver
 from rbim.bulk import InviteJob, Job, JobOptions, RemoveJob, RunOptions
+from rbim.bulk.settings import JobSettings
 from rbim.callbacks import MemorySink, Receiver, ReceiverOptions
 from rbim.transports.httpx import HttpxTransport
 
@@ -63,7 +65,7 @@ def remove_job(**options):
 def names_of(kind):
     signature = inspect.signature(kind)
     names = [name for name, each in signature.parameters.items() if each.kind is not each.VAR_KEYWORD]
-    shared = list(inspect.signature(Job).parameters)[4:] if kind in {InviteJob, RemoveJob} else []
+    shared = list(JobOptions.__annotations__) if kind in {Job, InviteJob, RemoveJob} else []
     return names + shared
 
 
@@ -99,7 +101,7 @@ RIGHT = {
     "concurrency": (7,),
     "options": (None, {}),
     "chunk": (7, None),
-    "rates": ([], {}),
+    "rates": ("50/s", [], {}),
     "max_failures": (0, 7, None),
     "isolate": (0, 7),
 }
@@ -174,15 +176,19 @@ def test_the_right_form_is_in_the_message(make, wrong, words):
 # ------------------------------------------------------------------------------ arguments that are passed on
 
 
-@each_row("options", [ClientOptions, ReceiverOptions, JobOptions])
+@each_row("options", [ClientOptions, ReceiverOptions])
 def test_the_options_that_are_passed_on_are_those_of_the_constructor(options):
     kind, without = {
         "ClientOptions": (AsyncClient, set()),
         "ReceiverOptions": (Receiver, {"sink"}),
-        "JobOptions": (Job, {"sender", "operation", "journal", "options"}),
     }[options.__name__]
     parameters = inspect.signature(kind).parameters
     own = {name: each.annotation for name, each in parameters.items() if name not in without}
     assert {name: getattr(each, "__forward_arg__", each) for name, each in options.__annotations__.items()} == own
     assert set(options.__required_keys__) == set()
-    assert set(RunOptions.__annotations__) == set(JobOptions.__annotations__) - {"chunk"}
+
+
+def test_the_options_of_a_job_are_its_settings_and_what_all_jobs_share():
+    names = {each.name for each in attrs.fields(JobSettings)} | {"dialect", "clock"}
+    assert set(RunOptions.__annotations__) == names
+    assert set(JobOptions.__annotations__) == names | {"chunk"}

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
         Estimate as Estimate,
         InviteJob as InviteJob,
         Job as Job,
-        JobOptions as JobOptions,
         RemoveJob as RemoveJob,
-        RunOptions as RunOptions,
         open_job as open_job,
     )
     from rbim.bulk.journal.forget import forget_job as forget_job
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from rbim.bulk.report.model import Report as Report
     from rbim.bulk.report.reading import read_report as read_report
     from rbim.bulk.run import Run as Run
+    from rbim.bulk.settings import JobOptions as JobOptions, RunOptions as RunOptions
     from rbim.client.fan_out import Done as Done, Failed as Failed, fan_out as fan_out
 else:
     __getattr__, __dir__ = lazy_names(__name__)

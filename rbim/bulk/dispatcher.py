@@ -52,16 +52,11 @@ from rbim.queues import KeyedQueue
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from anyio.abc import TaskGroup
-
     from rbim.bulk.journal.journal import Journal
     from rbim.bulk.pace import Pace
     from rbim.bulk.progress import Phase, RunCounts
-    from rbim.bulk.settings import JobSettings
-    from rbim.bulk.work import Work
+    from rbim.bulk.settings import RunParts
     from rbim.client.client import PreparedRequest
-    from rbim.clock import Clock
-    from rbim.operations.namespace import Sender
     from rbim.storage.group_commit import GroupCommit
 
 __all__ = ["Dispatcher"]
@@ -112,51 +107,43 @@ class Dispatcher:
 
     def __init__(  # noqa: PLR0913  # the parts of a run, by keyword
         self,
+        parts: RunParts,
         *,
-        work: Work[Any],
-        sender: Sender,
         journal: Journal,
         commits: GroupCommit,
         pace: Pace,
         counts: RunCounts,
-        settings: JobSettings,
-        clock: Clock,
         limit: int | None = None,
     ) -> None:
-        self._work = work
-        self._sender = in_background(sender)
+        self._work, self._settings, self._clock = parts.work, parts.settings, parts.clock
+        self._sender = in_background(parts.sender)
         self._journal = journal
         self._commits = commits
         self._pace = pace
         self._counts = counts
-        self._settings = settings
-        self._clock = clock
         self._limit = limit
         self._rules = StopRules(
-            limit=settings.failure_limit,
-            patience=settings.patience,
-            now=clock.monotonic(),
-            known=work.dialect.already_reasons,
+            max_failures=parts.settings.max_failures,
+            patience=parts.settings.patience,
+            now=parts.clock.monotonic(),
+            known=parts.work.dialect.already_reasons,
         )
-        self._least = max(FEW_QUEUED, 2 * settings.concurrency)
+        self._least = max(FEW_QUEUED, 2 * parts.settings.concurrency)
         self._queue = KeyedQueue[str, Chunk]()
         self._scheduled: list[tuple[float, int, Chunk]] = []  # a heap
         self._next: Chunk | None = None  # its group is leased
         self._order = count()
         self._due: float | None = None  # when something may be sent if nothing else changes
-        self._idle = True  # nothing could be sent for want of chunks or places
-        self._ready_since = clock.monotonic()  # when the next chunk could have left but for rates and congestion
         self._workers = set[_JobWorker]()
         self._all_planned = False
         self._end_reason = ""  # set when the run is to end early
         self._error: Exception | None = None
         self._batch = _Commit()
-        self._leaving = Demands(settings.rates, {})  # what leaves after its commit
+        self._leaving = Demands(parts.settings.rates, {})  # what leaves after its commit
         self._recording = set[Chunk]()  # with an intent, recorded or in a batch, that have not left
-        self._closed: dict[str, FailureReason] = {}  # why groups were closed
         self._unrecorded = 0  # outcomes that would be lost if the process were killed now
         self._is_late = False
-        self._isolate_left = settings.isolate
+        self._isolate_left = parts.settings.isolate
         self._cancelled = anyio.get_cancelled_exc_class()
         self._changed = anyio.Event()
         self._more_wanted = anyio.Event()
@@ -194,7 +181,15 @@ class Dispatcher:
             async with anyio.create_task_group() as tasks:
                 for keeping in (self._keep_planned, self._keep_sampling, self._keep_recording):
                     tasks.start_soon(self._stop_on_error, keeping)
-                await self._dispatch(tasks)
+                while not self._end_reason:
+                    while (chunk := self._take()) is not None:
+                        worker = _JobWorker(chunk)
+                        self._workers.add(worker)
+                        tasks.start_soon(self._work_on, worker)
+                    left = self._queue or self._scheduled or self._next or self._workers or self._recording
+                    if self._all_planned and not left:
+                        break
+                    await self._wait_for_change(self._due)
                 while self._workers:
                     await self._wait_for_change(None)
                 tasks.cancel_scope.cancel()
@@ -223,33 +218,27 @@ class Dispatcher:
 
     # Choice of the next chunk.
 
-    async def _dispatch(self, tasks: TaskGroup) -> None:
-        while not self._end_reason:
-            while (chunk := self._take()) is not None:
-                worker = _JobWorker(chunk)
-                self._workers.add(worker)
-                tasks.start_soon(self._work_on, worker)
-            if self._all_planned and not (self._queue or self._scheduled or self._next or self._workers or self._recording):
-                return
-            await self._wait_for_change(self._due)
-
     def _take(self) -> Chunk | None:  # noqa: C901  # one decision, from top to bottom
         """Return the chunk to be sent now, with the lease of its group; None if there is none before ``_due``."""
         pace, most, self._due = self._pace, self._settings.concurrency, None
         now = self._clock.monotonic()
-        if self._idle:
-            self._idle, self._ready_since = False, now
         while not self._end_reason:
             if len(self._workers) >= min(pace.concurrency(), most) or self._unrecorded >= most or self._is_late:
-                self._idle = True
                 return None
-            chunk = self._next or self._next_queued(now)
-            self._next = None
+            chunk, self._next = self._next, None
             if chunk is None:
-                self._idle, self._due = True, self._queue.next_at(now)
-                if self._scheduled:
-                    self._due = min(self._scheduled[0][0], inf if self._due is None else self._due)
-                return None
+                while self._scheduled and self._scheduled[0][0] <= now:
+                    self._put_back(heapq.heappop(self._scheduled)[2])
+                leased = self._queue.lease(now)
+                if len(self._queue) < (self._least // 2 if leased is not None else MOST_QUEUED):
+                    self._more_wanted.set()
+                if leased is None:
+                    self._due = self._queue.next_at(now)
+                    if self._scheduled:
+                        self._due = min(self._scheduled[0][0], inf if self._due is None else self._due)
+                    return None
+                chunk = leased[1]
+                chunk.ready_since = now
             if chunk.operation is None and chunk.invalid is None:
                 try:
                     chunk.operation = self._work.make(chunk)
@@ -267,30 +256,19 @@ class Dispatcher:
                     self._queue.release(chunk.group)
                     continue
                 pace.reserved(chunk.operation, now)
-            chunk.ready_since, chunk.left, self._ready_since = self._ready_since, None, now
             return chunk
         return None
-
-    def _next_queued(self, now: float) -> Chunk | None:
-        """Lease a group and return its next chunk, if one is due; let more be planned in time."""
-        while self._scheduled and self._scheduled[0][0] <= now:
-            self._put_back(heapq.heappop(self._scheduled)[2])
-        leased = self._queue.lease(now)
-        if len(self._queue) < (self._least // 2 if leased is not None else MOST_QUEUED):
-            self._more_wanted.set()
-        return None if leased is None else leased[1]
 
     def _put_back(self, chunk: Chunk) -> None:
         self._queue.put(chunk.group, chunk, first=True)
 
     async def _wait_for_change(self, until: float | None) -> None:
         """Wait until something changes, or until that time (None: without a limit)."""
-        if not self._changed.is_set():
-            if until is None:
+        if until is None:
+            await self._changed.wait()
+        elif not self._changed.is_set():
+            with self._clock.scope(max(0.0, until - self._clock.monotonic())):
                 await self._changed.wait()
-            else:
-                with self._clock.scope(max(0.0, until - self._clock.monotonic())):
-                    await self._changed.wait()
         if self._changed.is_set():
             self._changed = anyio.Event()
 
@@ -304,13 +282,13 @@ class Dispatcher:
             self._more_wanted = anyio.Event()
             chunks = await self._commits.read(partial(self._journal.next_chunks, self._least))
             self._all_planned = not chunks
-            for chunk in chunks:
-                part = chunk
+            for whole in chunks:
+                chunk = whole
                 if self._limit is not None:
-                    if self._limit < len(chunk.accounts) and self._limit:
-                        part, _ = await self._recorded(partial(self._journal.divide, chunk, self._limit))
-                    self._limit -= min(self._limit, len(chunk.accounts))
-                self._queue.put(part.group, part)
+                    if self._limit < len(whole.accounts):
+                        chunk, _ = await self._recorded(partial(self._journal.divide, whole, self._limit))
+                    self._limit -= len(chunk.accounts)
+                self._queue.put(chunk.group, chunk)
                 if self._limit == 0:
                     self._all_planned = True
                     break
@@ -408,9 +386,9 @@ class Dispatcher:
     async def _leaves(self, worker: _JobWorker, chunk: Chunk) -> None:
         """Record the intent of a chunk that has its place, and return when it may leave."""
         now = self._clock.monotonic()
-        if self._rules.is_closed(chunk.group) and chunk in self._recording:
+        if chunk.group in self._rules.closed and chunk in self._recording:
             self._give_up(chunk)
-        if self._end_reason or self._rules.is_closed(chunk.group):
+        if self._end_reason or chunk.group in self._rules.closed:
             raise _Ending
         if self._is_late:
             self._put_back(chunk)
@@ -426,27 +404,22 @@ class Dispatcher:
             await batch.written.wait()
             if batch.late:
                 raise _Late
-        await self._keep_rates(chunk)
+        if self._settings.rates:  # the commit lets several leave together: keep them from leaving faster than the rates
+            now = self._clock.monotonic()
+            demand = self._leaving.of(chunk.operation, now)
+            while (at := ready_at(demand.buckets, now)) > now:
+                await self._clock.sleep(at - now)
+                now = self._clock.monotonic()
+            demand.take(now)
         if self._end_reason:
             raise _Ending
         self._recording.discard(chunk)
         chunk.left = self._clock.monotonic()
         self._counts.change_in_flight(1, chunk.left)
 
-    async def _keep_rates(self, chunk: Chunk) -> None:
-        """Wait as long as the commit, which lets several leave together, would let them leave faster than the rates."""
-        if not self._settings.rates:
-            return
-        now = self._clock.monotonic()
-        demand = self._leaving.of(chunk.operation, now)
-        while (at := ready_at(demand.buckets, now)) > now:
-            await self._clock.sleep(at - now)
-            now = self._clock.monotonic()
-        demand.take(now)
-
     def _judge(self, chunk: Chunk, error: RbimError) -> Decision:
         decision = judge(chunk.operation, chunk, error, retry=self._settings.retry, dialect=self._work.dialect)
-        settlement, closed = decision.settlement, self._rules.is_closed(chunk.group)
+        settlement, closed = decision.settlement, chunk.group in self._rules.closed
         if decision.step is Step.SPLIT and not closed and self._isolate_left > 1:
             self._isolate_left -= 2
             return decision
@@ -454,7 +427,7 @@ class Dispatcher:
             return decision
         unknown = settlement.outcome is RequestState.UNKNOWN
         settlement = evolve(settlement, state=AccountState.UNKNOWN if unknown else failed(chunk), again=False)
-        return evolve(decision, step=Step.SETTLED, settlement=settlement, final=True)
+        return evolve(decision, step=Step.SETTLED, settlement=settlement)
 
     async def _settle(self, chunk: Chunk, decision: Decision, elapsed: float) -> None:
         """Record and count the outcome; schedule the resend or the halves, if any."""
@@ -465,16 +438,14 @@ class Dispatcher:
         if verdict.stop is not None:
             self.stop(verdict.stop)
         if settlement is not None and decision.step is not Step.SPLIT:
-            self._batch.ended.append(Ended(chunk, settlement, elapsed))
-            self._unrecorded += 1
-            self._news.set()
+            self._record(Ended(chunk, settlement, elapsed))
         if verdict.close is not None:
             self._close(chunk.group, verdict.close)
         if settlement is None:
             return
         if decision.step is Step.SPLIT:
             for half in await self._recorded(partial(self._journal.split, Ended(chunk, settlement, elapsed))):
-                if not self._rules.is_closed(half.group):  # else it was settled with its group
+                if half.group not in self._rules.closed:  # else it was settled with its group
                     self._queue.put(half.group, half)
         elif decision.step is Step.AGAIN:
             unknown = settlement.outcome is RequestState.UNKNOWN
@@ -501,7 +472,6 @@ class Dispatcher:
             dropped.append(self._next)
             self._next = None
             self._queue.release(group)
-        self._closed[group] = reason
         self._batch.closed.append((group, reason))
         self._news.set()
         for chunk in self._recording.intersection(dropped):
@@ -509,14 +479,17 @@ class Dispatcher:
 
     def _give_up(self, chunk: Chunk) -> None:
         """Settle a late request of a closed group, which has not left."""
-        settlement = Settlement(outcome=RequestState.NOT_SENT, state=failed(chunk), reason=self._closed[chunk.group])
+        settlement = Settlement(outcome=RequestState.NOT_SENT, state=failed(chunk), reason=self._rules.closed[chunk.group])
         self._recording.discard(chunk)
-        self._batch.ended.append(Ended(chunk, settlement, 0.0))
-        self._unrecorded += 1
         self._counts.closed({failed(chunk): len(chunk.accounts)})
-        self._news.set()
+        self._record(Ended(chunk, settlement, 0.0))
 
     # Recording.
+
+    def _record(self, ended: Ended) -> None:
+        self._batch.ended.append(ended)
+        self._unrecorded += 1
+        self._news.set()
 
     async def _keep_recording(self) -> None:
         """Commit batches, one after another; what comes meanwhile is in the next one."""
@@ -533,7 +506,7 @@ class Dispatcher:
                 closed = await durable()
                 self._is_late = False
                 for chunk in batch.intents:
-                    if chunk in self._recording and self._rules.is_closed(chunk.group):
+                    if chunk in self._recording and chunk.group in self._rules.closed:
                         self._give_up(chunk)
                     elif chunk in self._recording:
                         self._put_back(chunk)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from rbim.bulk.work import AccountState, FailureReason, RequestState, Settlement, failure_reason
+from rbim.bulk.work import AccountState, RequestState, Settlement, failure_reason
 from rbim.codes import FULL
 from rbim.errors import (
     ApiError,
@@ -36,7 +36,6 @@ from rbim.errors import (
     IntermediaryError,
     InvalidRequest,
     NotFound,
-    Outcome,
     RbimError,
     Throttled,
     TimestampExpired,
@@ -84,9 +83,9 @@ class Signal(Enum):
 class Decision:
     """The consequence of a request's end.
 
-    ``pause``: seconds before the next sending. ``retry_after``: seconds that the platform asked for, if it did. ``final``:
-    counts as a failure of the job. ``expired``: the timestamp was too old, sign again. ``whole_group``: the refusal concerns
-    every account of the group. Without a settlement the request stays open, as if the process had been killed.
+    ``pause``: seconds before the next sending. ``retry_after``: seconds that the platform asked for, if it did.
+    ``expired``: the timestamp was too old, sign again. ``whole_group``: the refusal concerns every account of the group.
+    Without a settlement the request stays open, as if the process had been killed.
     """
 
     step: Step
@@ -94,40 +93,61 @@ class Decision:
     settlement: Settlement | None
     pause: float = 0.0
     retry_after: float | None = None
-    final: bool = False
     expired: bool = False
     whole_group: bool = False
+
+    @property
+    def final(self) -> bool:
+        """Whether it counts as a failure of the job: the request had no answer, and its accounts are settled."""
+        settlement = self.settlement
+        return settlement is not None and settlement.state is not None and settlement.outcome is not RequestState.ANSWERED
 
 
 def judge(op: Operation[Any], chunk: Chunk, error: RbimError, *, retry: Retry, dialect: Dialect) -> Decision:
     """Decide what to do about a request that ended with an error."""
-    reason = failure_reason(error)
+    reason, outcome = failure_reason(error), RequestState[error.outcome.name]
+    waits = None if outcome is RequestState.UNKNOWN else Settlement(outcome=outcome, reason=reason, again=True)
     resent_alone = chunk.resent and len(chunk.accounts) == 1  # of several, the code does not say which
     if resent_alone and isinstance(error, ApiError) and error.code in dialect.already_so.get(op.spec.name, ()):
-        return Decision(  # the earlier sending took effect
-            step=Step.SETTLED,
-            signal=Signal.ANSWERED,
-            settlement=Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE, reason=reason),
-        )
+        done = Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE, reason=reason)  # by the earlier sending
+        return Decision(step=Step.SETTLED, signal=Signal.ANSWERED, settlement=done)
     if isinstance(error, ClientClosed):
-        return Decision(step=Step.STOP, signal=Signal.NOTHING, settlement=_left_waiting(error, reason))
-    if isinstance(error, AuthenticationError) and error.outcome is Outcome.REFUSED:
+        return Decision(step=Step.STOP, signal=Signal.NOTHING, settlement=waits)
+    if outcome is RequestState.UNKNOWN:
+        pause = retry.pause(op, error, chunk.unknown_attempts + 1, dialect.codes)
+        late = isinstance(error, DeadlineExceeded) and chunk.unknown_attempts + 1 < retry.attempts
+        if pause is None and late and op.repeat is not Repeat.NEVER:
+            pause = SHORT_PAUSE
+        signal = Signal.THROTTLED if isinstance(error, Throttled) else Signal.LOST
+        return _again_or_settled(error, signal, pause, AccountState.UNKNOWN)
+    if isinstance(error, AuthenticationError) and outcome is RequestState.REFUSED:
         expired = isinstance(error, TimestampExpired) and not chunk.expired
         step = Step.AGAIN if expired else Step.STOP
-        return Decision(step=step, signal=Signal.ANSWERED, settlement=_left_waiting(error, reason), expired=expired)
-    if isinstance(error, IntermediaryError) and error.outcome is Outcome.REFUSED:  # says nothing of the accounts
+        return Decision(step=step, signal=Signal.ANSWERED, settlement=waits, expired=expired)
+    if isinstance(error, IntermediaryError) and outcome is RequestState.REFUSED:  # says nothing of the accounts
         step = Step.STOP if error.status in REDIRECTS else Step.AGAIN
         pause = min(SHORT_PAUSE if error.retry_after is None else error.retry_after, MAX_PAUSE)
-        return Decision(step=step, signal=Signal.LOST, settlement=_left_waiting(error, reason), pause=pause)
-    if isinstance(error, Throttled) and error.outcome is Outcome.REFUSED:
-        return _throttled(op, chunk, error, reason, dialect)
-    if error.outcome is Outcome.UNKNOWN:
-        return _unknown(op, chunk, error, reason, retry=retry, dialect=dialect)
-    if error.outcome is Outcome.NOT_SENT and not isinstance(error, InvalidRequest):
+        return Decision(step=step, signal=Signal.LOST, settlement=waits, pause=pause)
+    if isinstance(error, Throttled) and outcome is RequestState.REFUSED:
+        row = dialect.codes.get(error.code)
+        no_effect = error.status == TOO_MANY_REQUESTS or (row is not None and row.before_effect)
+        again = no_effect or op.repeat is not Repeat.NEVER
+        pause = SHORT_PAUSE if error.retry_after is None else error.retry_after
+        return _again_or_settled(error, Signal.THROTTLED, pause if again else None, failed(chunk))
+    local = isinstance(error, InvalidRequest)
+    if outcome is RequestState.NOT_SENT and not local:
         # a deadline passed because the sender's own limits held it: that says nothing of the platform
         signal = Signal.NOTHING if isinstance(error, DeadlineExceeded) else Signal.LOST
-        return Decision(step=Step.AGAIN, signal=signal, settlement=_left_waiting(error, reason), pause=SHORT_PAUSE)
-    return _refused(chunk, error, reason)
+        return Decision(step=Step.AGAIN, signal=signal, settlement=waits, pause=SHORT_PAUSE)
+    no_group = isinstance(error, NotFound)
+    split = len(chunk.accounts) > 1 and not no_group
+    outcome = RequestState.NOT_SENT if local else RequestState.REFUSED
+    return Decision(
+        step=Step.SPLIT if split else Step.SETTLED,
+        signal=Signal.NOTHING if local else Signal.ANSWERED,
+        settlement=Settlement(outcome=outcome, state=None if split else failed(chunk), reason=reason),
+        whole_group=no_group or (isinstance(error, ApiError) and error.code == FULL),
+    )
 
 
 def failed(chunk: Chunk) -> AccountState:
@@ -135,60 +155,13 @@ def failed(chunk: Chunk) -> AccountState:
     return AccountState.UNKNOWN if chunk.resent else AccountState.FAILED
 
 
-def _left_waiting(error: RbimError, reason: FailureReason) -> Settlement | None:
-    if error.outcome is Outcome.UNKNOWN:
-        return None
-    outcome = RequestState.REFUSED if error.outcome is Outcome.REFUSED else RequestState.NOT_SENT
-    return Settlement(outcome=outcome, reason=reason, again=True)
-
-
-def _refused(chunk: Chunk, error: RbimError, reason: FailureReason) -> Decision:
-    """Decide about a request that the platform, or a check on our side, refuses."""
-    local = isinstance(error, InvalidRequest)
-    outcome, signal = (RequestState.NOT_SENT, Signal.NOTHING) if local else (RequestState.REFUSED, Signal.ANSWERED)
-    no_group = isinstance(error, NotFound)
-    whole_group = no_group or (isinstance(error, ApiError) and error.code == FULL)
-    split = len(chunk.accounts) > 1 and not no_group
+def _again_or_settled(error: RbimError, signal: Signal, pause: float | None, after: AccountState) -> Decision:
+    """Send it again after a pause, or (None) settle its accounts with the state ``after``."""
+    again, outcome = pause is not None, RequestState[error.outcome.name]
     return Decision(
-        step=Step.SPLIT if split else Step.SETTLED,
+        step=Step.AGAIN if again else Step.SETTLED,
         signal=signal,
-        settlement=Settlement(outcome=outcome, state=None if split else failed(chunk), reason=reason),
-        final=not split,
-        whole_group=whole_group,
-    )
-
-
-def _throttled(op: Operation[Any], chunk: Chunk, error: Throttled, reason: FailureReason, dialect: Dialect) -> Decision:
-    row = dialect.codes.get(error.code)
-    no_effect = error.status == TOO_MANY_REQUESTS or (row is not None and row.before_effect)
-    again = no_effect or op.repeat is not Repeat.NEVER
-    return Decision(
-        step=Step.AGAIN if again else Step.SETTLED,
-        signal=Signal.THROTTLED,
-        settlement=Settlement(
-            outcome=RequestState.REFUSED, state=None if again else failed(chunk), reason=reason, again=again
-        ),
-        pause=min(SHORT_PAUSE if error.retry_after is None else error.retry_after, MAX_PAUSE),
-        retry_after=error.retry_after,
-        final=not again,
-    )
-
-
-def _unknown(  # noqa: PLR0913  # the facts of a decision
-    op: Operation[Any], chunk: Chunk, error: RbimError, reason: FailureReason, *, retry: Retry, dialect: Dialect
-) -> Decision:
-    pause = retry.pause(op, error, chunk.unknown_attempts + 1, dialect.codes)
-    if pause is None and isinstance(error, DeadlineExceeded) and op.repeat is not Repeat.NEVER:
-        pause = SHORT_PAUSE if chunk.unknown_attempts + 1 < retry.attempts else None
-    throttled = isinstance(error, Throttled)
-    again = pause is not None
-    return Decision(
-        step=Step.AGAIN if again else Step.SETTLED,
-        signal=Signal.THROTTLED if throttled else Signal.LOST,
-        settlement=Settlement(
-            outcome=RequestState.UNKNOWN, state=None if again else AccountState.UNKNOWN, reason=reason, again=again
-        ),
+        settlement=Settlement(outcome=outcome, state=None if again else after, reason=failure_reason(error), again=again),
         pause=min(pause or 0.0, MAX_PAUSE),
-        retry_after=error.retry_after if isinstance(error, ApiError) else None,
-        final=not again,
+        retry_after=error.retry_after if isinstance(error, Throttled) else None,
     )

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import aclosing
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from anyio.to_thread import run_sync
 from attrs import field, frozen
 
 from rbim.bulk.journal.facts import DIALECT, job_facts
 from rbim.bulk.journal.journal import Journal, OnUnknown, Selection
-from rbim.bulk.journal.loading import batches
+from rbim.bulk.journal.loading import InputDigest
 from rbim.bulk.report.reading import read_report
-from rbim.bulk.run import Run, RunParts
-from rbim.bulk.settings import JobSettings
-from rbim.bulk.stop_rules import FailureLimit
-from rbim.bulk.work import AccountState, Work
+from rbim.bulk.run import Run, load_input
+from rbim.bulk.settings import JobSettings, RunParts
+from rbim.bulk.work import AccountState, Work, options_of
 from rbim.client.client import View
-from rbim.client.limits import Limits
 from rbim.client.retry import Retry
 from rbim.clock import SystemClock
 from rbim.dialect import Dialect
 from rbim.errors import InvalidRequest
 from rbim.operations import catalogue
 from rbim.operations.groups import DeleteGroupMember, Invited, InviteJoinGroup, Success
+from rbim.storage.group_commit import open_group_commit
 from rbim.validators import require, require_clock, require_methods, require_path
 
 if TYPE_CHECKING:
@@ -36,12 +33,11 @@ if TYPE_CHECKING:
 
     from rbim.bulk.journal.loading import Rows
     from rbim.bulk.report.model import Report
-    from rbim.client.limits import Rate
-    from rbim.clock import Clock
+    from rbim.bulk.settings import JobOptions, RunOptions
     from rbim.operations.base import Operation
     from rbim.operations.namespace import Sender
 
-__all__ = ["Estimate", "InviteJob", "Job", "JobOptions", "RemoveJob", "RunOptions", "open_job"]
+__all__ = ["Estimate", "InviteJob", "Job", "RemoveJob", "open_job"]
 
 R = TypeVar("R")
 
@@ -63,27 +59,6 @@ class Estimate:
     requests: int
     seconds: float | None
     accounts_by_group: Mapping[str, int] = field(repr=False)
-
-
-class RunOptions(TypedDict, total=False):
-    """The options of :class:`Job` that a later run may change."""
-
-    rates: Iterable[Rate | str]
-    concurrency: int
-    adaptive: bool
-    max_failures: float | None
-    patience: float
-    isolate: int
-    retry: Retry | None
-    resend_within: float
-    dialect: Dialect | None
-    clock: Clock | None
-
-
-class JobOptions(RunOptions, total=False):
-    """The options of :class:`Job` that :class:`InviteJob` and :class:`RemoveJob` share."""
-
-    chunk: int | None
 
 
 class Job(Generic[R]):
@@ -118,53 +93,35 @@ class Job(Generic[R]):
     A job can be resumed from its journal alone, with the same dialect. Raises InvalidRequest.
     """
 
-    def __init__(  # noqa: PLR0913  # options, each by keyword and with a default
+    def __init__(
         self,
         sender: Sender,
         operation: type[Operation[R]],
         *,
         journal: str | PathLike[str],
         options: Mapping[str, Any] | None = None,
-        chunk: int | None = None,
-        rates: Iterable[Rate | str] = (),
-        concurrency: int = 100,
-        adaptive: bool = True,
-        max_failures: float | None = 0.5,
-        patience: float = 120.0,
-        isolate: int = 0,
-        retry: Retry | None = None,
-        resend_within: float = 0.0,
-        dialect: Dialect | None = None,
-        clock: Clock | None = None,
+        **settings: Unpack[JobOptions],
     ) -> None:
-        _require_job(sender, operation, journal)
-        require("adaptive", adaptive, bool, "True or False")
+        require_methods("sender", sender, ("send",), "a client, or an object with `async def send(operation)`,")
+        if not isinstance(cast("object", operation), type) or getattr(operation, "spec", None) is None:
+            require("operation", operation, (), "an operation's class, such as InviteJoinGroup,")
+        require_path("journal", journal)
         if options is not None:
             require("options", options, Mapping, "a mapping of fields to values")
-        if retry is not None:
-            require("retry", retry, Retry, "Retry(attempts=...)")
+        given: dict[str, Any] = {**settings}
+        chunk, dialect, clock = (given.pop(name, None) for name in ("chunk", "dialect", "clock"))
         if dialect is not None:
             require("dialect", dialect, Dialect, "Dialect(...)")
         if clock is not None:
             require_clock(clock)
         client = sender if isinstance(sender, View) else None
-        given: dict[str, Any] = {} if chunk is None else {"chunk": chunk}
         self.work: Work[R] = Work(
             operation=operation,
-            options={} if options is None else dict(options),
+            options=dict(options or {}),
             dialect=dialect or (client.dialect if client is not None else Dialect()),
-            **given,
+            **({} if chunk is None else {"chunk": chunk}),
         )
-        self.settings = JobSettings(
-            rates=_rates(rates),
-            concurrency=concurrency,
-            adaptive=adaptive,
-            failure_limit=FailureLimit(max_failures),
-            patience=patience,
-            isolate=isolate,
-            retry=retry or Retry(attempts=5),
-            resend_within=resend_within,
-        )
+        self.settings = JobSettings(**given)
         self.journal = Path(journal).absolute()
         self._parts = RunParts(
             work=self.work,
@@ -182,7 +139,7 @@ class Job(Generic[R]):
         another job, the block raises InvalidRequest with the differences. ``on_unknown``: see :meth:`resume`. ``limit``:
         accounts that this run begins at most (default: None, all); the journal holds all, :meth:`resume` sends the rest.
         """
-        return Run(self._parts, rows=rows, on_unknown=on_unknown, limit=_account_limit(limit))
+        return Run(self._parts, rows=rows, on_unknown=on_unknown, limit=limit)
 
     def resume(self, on_unknown: OnUnknown = "auto", *, limit: int | None = None) -> Run:
         """Return a run of the rest of the job in the journal.
@@ -191,7 +148,7 @@ class Job(Generic[R]):
         (default: by ``resend_within``). ``limit``: see :meth:`run`. The block raises InvalidRequest if there is nothing to
         resume.
         """
-        return Run(self._parts, on_unknown=on_unknown, limit=_account_limit(limit))
+        return Run(self._parts, on_unknown=on_unknown, limit=limit)
 
     def retry(
         self,
@@ -230,43 +187,21 @@ class Job(Generic[R]):
 
         with TemporaryDirectory(prefix="rbim-") as folder:
             journal = Journal(Path(folder) / "journal", clock=self._parts.clock)
-            journal.open()
-            try:
-                facts = self._parts.facts()
-                (loader,) = await run_sync(journal.commit, [partial(journal.create, facts, self.work.done_word)])
-                async with aclosing(batches(rows)) as read:
-                    async for batch in read:
-                        await run_sync(journal.commit, [partial(loader.add, batch)])
-                await run_sync(journal.commit, [partial(journal.loaded, loader, {})])
-                sizes, requests = await run_sync(journal.planned)
-            finally:
-                journal.close()
-        loaded = loader.loaded
-        seconds = max((_rate_seconds(rate, requests) for rate in self.settings.rates if not rate.each_group), default=None)
+            async with open_group_commit(journal) as commits:
+                loaded = await load_input(journal, commits, self.work, {}, rows, digest=InputDigest())
+                sizes, requests = await commits.read(journal.planned)
+        seconds = (
+            max(0, requests - rate.burst) * rate.per / rate.limit for rate in self.settings.rates if not rate.each_group
+        )
         return Estimate(
             rows=loaded.rows,
             bad=loaded.bad,
             duplicates=loaded.duplicates,
             groups=len(sizes),
             requests=requests,
-            seconds=seconds,
+            seconds=max(seconds, default=None),
             accounts_by_group=sizes,
         )
-
-
-def _require_job(sender: object, operation: object, journal: object) -> None:
-    require_methods("sender", sender, ("send",), "a client, or an object with `async def send(operation)`,")
-    if not isinstance(operation, type) or getattr(operation, "spec", None) is None:
-        require("operation", operation, (), "an operation's class, such as InviteJoinGroup,")
-    require_path("journal", journal)
-
-
-def _account_limit(limit: int | None) -> int | None:
-    if limit is not None:
-        require("limit", limit, int, "a number of accounts, at least 1,")
-        if isinstance(limit, bool) or limit < 1:
-            raise InvalidRequest(f"limit: invalid value {limit!r}: use a number of accounts, at least 1", field="limit")
-    return limit
 
 
 def _texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
@@ -280,26 +215,6 @@ def _texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
     return texts
 
 
-def _rates(rates: Iterable[Rate | str]) -> tuple[Rate, ...]:
-    form = 'a list such as ["50/s"]'
-    require_methods("rates", rates, ("__iter__",), form)
-    if isinstance(rates, (str, bytes)):
-        require("rates", rates, (), form)
-    try:
-        made = Limits(rates=tuple(rates)).rates
-    except ValueError as error:  # InvalidRequest is one
-        raise InvalidRequest(f"rates: {str(error).removeprefix('rates: ')}", field="rates") from None
-    if any(rate.shared is not None for rate in made):
-        raise InvalidRequest(
-            "rates: a shared rate belongs into the limits of the client: Limits(rates=[...])", field="rates"
-        )
-    return made
-
-
-def _rate_seconds(rate: Rate, requests: int) -> float:
-    return max(0, requests - rate.burst) * rate.per / rate.limit
-
-
 class InviteJob(Job[Invited]):
     """Invite any number of accounts into any number of groups; see :class:`Job`.
 
@@ -308,7 +223,7 @@ class InviteJob(Job[Invited]):
     younger than an hour and need no confirmation.
     """
 
-    def __init__(  # options, each by keyword and with a default
+    def __init__(
         self,
         sender: Sender,
         *,
@@ -362,6 +277,6 @@ def open_job(sender: Sender, journal: str | PathLike[str], **settings: Unpack[Ru
         sender.dialect if isinstance(sender, View) else Dialect.from_document(facts.settings.get(DIALECT, {}))
     )
     facts.require_dialect(path, dialect)
-    work = Work[Any].of(operation, facts.options, facts.chunk, dialect)
     given: dict[str, Any] = JobSettings.from_json(facts.settings, by_name) | {**settings}
-    return Job(sender, work.operation, journal=path, options=work.options, chunk=work.chunk, dialect=dialect, **given)
+    options = options_of(operation, facts.options)
+    return Job(sender, operation, journal=path, options=options, chunk=facts.chunk, dialect=dialect, **given)

@@ -15,7 +15,7 @@ end once (``answered``, ``throttled``, ``lost`` or ``withdrawn``).
 # HALTED    congestion pauses all requests: nothing passed, or the platform asked for it
 # PROBING   an outage: one probe at a time, after `FIRST_PROBE` s, then at twice the interval each, at most `LONGEST_PROBE`
 #
-# RUNNING -> PROBING   `lost` so often in a row that it is an outage (see `_is_outage`)
+# RUNNING -> PROBING   `lost` so often in a row that it is an outage (see `Pace.lost`)
 # PROBING -> RUNNING   an answer of any kind to a request sent during the outage; requests in flight start anew
 #
 # Always true: configured rates and the number in flight are never exceeded; any answer sets the count of losses in a row

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint
@@ -26,11 +26,12 @@ from anyio.to_thread import run_sync
 from attrs import evolve
 
 from rbim._support.task_errors import TaskErrors
+from rbim._support.text import quoted
 from rbim.bulk.dispatcher import Dispatcher
 from rbim.bulk.input.file import source_of
-from rbim.bulk.journal.facts import DIALECT, JobFacts
+from rbim.bulk.journal.facts import DIALECT
 from rbim.bulk.journal.journal import Journal
-from rbim.bulk.journal.loading import Loaded, Loader, batches
+from rbim.bulk.journal.loading import InputDigest, Loaded, batches
 from rbim.bulk.journal.lock import JobLock
 from rbim.bulk.pace import Pace
 from rbim.bulk.progress import RunCounts
@@ -44,7 +45,6 @@ from rbim.storage.group_commit import open_group_commit
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Generator
     from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
@@ -52,13 +52,11 @@ if TYPE_CHECKING:
     from rbim.bulk.journal.loading import Rows
     from rbim.bulk.progress import Phase, Snapshot
     from rbim.bulk.report.model import Report
-    from rbim.bulk.settings import JobSettings
+    from rbim.bulk.settings import RunParts
     from rbim.bulk.work import Work
-    from rbim.clock import Clock
-    from rbim.operations.namespace import Sender
     from rbim.storage.group_commit import GroupCommit
 
-__all__ = ["ANOTHER_JOB", "Run", "RunParts"]
+__all__ = ["ANOTHER_JOB", "Run", "load_input"]
 
 ANOTHER_JOB = "job"
 """The field of the error that the journal holds a job with another input or other options."""
@@ -67,34 +65,6 @@ SNAPSHOT_INTERVAL = 0.5
 """Seconds between two snapshots."""
 
 NOTHING = Loaded(rows=0, bad=0, duplicates=0, digest="")
-
-
-class RunParts(NamedTuple):
-    """The parts of a job that its runs share."""
-
-    work: Work[Any]
-    settings: JobSettings
-    sender: Sender
-    journal: Path
-    clock: Clock
-
-    def settings_as_json(self) -> dict[str, Any]:
-        """Return the settings for the journal: those of the job, and its dialect."""
-        return {**self.settings.as_json(), DIALECT: client_document(self.work.dialect)}
-
-    def facts(self) -> JobFacts:
-        """Return the facts of a new job."""
-        work = self.work
-        return JobFacts(
-            operation=work.operation.spec.name,
-            options=work.plain_options(),
-            chunk=work.chunk,
-            settings=self.settings_as_json(),
-            source={},
-            created=0.0,
-            loaded=None,
-            input=NOTHING,
-        )
 
 
 class Run:
@@ -115,6 +85,8 @@ class Run:
         retried: Selection | None = None,
         limit: int | None = None,
     ) -> None:
+        if limit is not None and (not isinstance(cast("object", limit), int) or isinstance(limit, bool) or limit < 1):
+            raise InvalidRequest(f"limit: use a number of accounts, at least 1, not {quoted(limit)}", field="limit")
         self._parts = parts
         self._rows = rows
         self._on_unknown: OnUnknown = on_unknown
@@ -125,7 +97,7 @@ class Run:
         self._dispatcher: Dispatcher | None = None
         self._scope = anyio.CancelScope()
         self._counts = RunCounts(NOTHING, dict.fromkeys(AccountState, 0), parts.clock.monotonic())
-        self._loader: Loader | None = None
+        self._input = InputDigest()
         self._pace = Pace(
             rates=parts.settings.rates, concurrency=parts.settings.concurrency, adaptive=parts.settings.adaptive
         )
@@ -185,10 +157,10 @@ class Run:
         phase: Phase = "ended" if self._ended.is_set() else "loading" if self._dispatcher is None else self._dispatcher.phase
         cause = "" if self._dispatcher is None else self._dispatcher.cause
         snapshot = self._counts.snapshot(phase, now, self._pace.concurrency(), cause, self._pace.rate)
-        if self._dispatcher is not None or self._loader is None:
+        if self._dispatcher is not None:
             return snapshot
-        rows, bad, duplicates, _ = self._loader.loaded
-        return evolve(snapshot, total=rows, waiting=rows - bad - duplicates, skipped=bad, duplicate=duplicates)
+        rows, bad = self._input.rows, self._input.bad
+        return evolve(snapshot, total=rows, waiting=rows - bad, skipped=bad)
 
     def stop(self) -> None:
         """End in good order: send nothing more and wait for the requests in flight."""
@@ -210,7 +182,7 @@ class Run:
         failures = TaskErrors(tasks)
         try:
             async with tasks:
-                tasks.start_soon(self._run_guarded, failures)
+                tasks.start_soon(self._run_to_end, failures)
                 with failures:
                     yield
         except anyio.get_cancelled_exc_class():
@@ -220,129 +192,102 @@ class Run:
             await cancel_shielded_checkpoint()  # see fan_out
             failures.raise_first()
 
-    async def _run_guarded(self, failures: TaskErrors) -> None:
+    async def _run_to_end(self, failures: TaskErrors) -> None:
+        path, lock = self._parts.journal, JobLock(self._parts.journal)
         try:
             with failures, self._scope:
-                await self._run_locked()
+                if self._rows is None and not path.is_file():
+                    cause = "there is no journal: check the path, or begin the job first"
+                    raise InvalidRequest(f"{path}: {cause}", field="journal")
+                lock.acquire()
+                try:
+                    journal = Journal(path, clock=self._parts.clock)
+                    async with open_group_commit(journal, threads=self._threads) as commits:
+                        await self._prepare(journal, commits)
+                        await self._dispatch(journal, commits)
+                finally:
+                    lock.release()
         finally:
             self.why = self.why or "interrupted"
             self._ended.set()
-
-    async def _run_locked(self) -> None:
-        path = self._parts.journal
-        if self._rows is None and not path.is_file():
-            raise InvalidRequest(f"{path}: there is no journal: check the path, or begin the job first", field="journal")
-        lock = JobLock(path)
-        lock.acquire()
-        try:
-            journal = Journal(path, clock=self._parts.clock)
-            async with open_group_commit(journal, threads=self._threads) as commits:
-                await self._prepare(journal, commits)
-                await self._dispatch(journal, commits)
-        finally:
-            lock.release()
 
     @property
     def _threads(self) -> bool:
         return isinstance(self._parts.clock, SystemClock)  # emulated time does not wait for a thread
 
+    @property
+    def _settings_as_json(self) -> dict[str, Any]:
+        return {**self._parts.settings.as_json(), DIALECT: client_document(self._parts.work.dialect)}
+
     async def _prepare(self, journal: Journal, commits: GroupCommit) -> None:
         """Load the input, or check it against the journal and settle the requests that an ended run left open."""
+        path, work, rows = journal.path, self._parts.work, self._rows
         facts = await commits.read(journal.facts)
         if facts is not None:
-            facts.require_accounts(journal.path)
-        if self._rows is not None and (facts is None or facts.loaded is None):
-            await self._load(journal, commits, self._rows)
-            return
+            facts.require_accounts(path)
         if facts is None or facts.loaded is None:
-            raise InvalidRequest(
-                f"{journal.path}: the input was not read completely and nothing was sent: begin the job again",
-                field="journal",
-            )
-        differences = self._differences(facts)
-        if self._rows is not None:
-            kept, given = facts.input, await self._digest(self._rows)
-            if kept.rows != given.rows:
-                differences.append(f"its input had {kept.rows:,} rows, this input has {given.rows:,}")
-            elif kept.digest != given.digest:
-                differences.append("its input had different rows")
-        if differences:
-            raise InvalidRequest(f"{journal.path} holds another job: {'; '.join(differences)}", field=ANOTHER_JOB)
-        facts.require_dialect(journal.path, self._parts.work.dialect)
-        await commits.run(partial(journal.recover, self._on_unknown, self._parts.settings.resend_within))
-        if self._retried is not None:
-            await self._retry(journal, commits, self._retried)
-
-    async def _load(self, journal: Journal, commits: GroupCommit, rows: Rows) -> None:
-        work, facts = self._parts.work, self._parts.facts()
-        await commits.read(partial(journal.set_fast_writes, loading=True))
-        self._loader = loader = await commits.run(partial(journal.create, facts, work.done_word))
-        async with aclosing(batches(rows, threads=self._threads)) as read:
-            async for batch in read:
-                await commits.run(partial(loader.add, batch))
-        await commits.read(partial(journal.set_fast_writes, loading=False))
-        await commits.run(partial(journal.loaded, loader, source_of(rows)))
-
-    async def _digest(self, rows: Rows) -> Loaded:
-        self._loader = loader = Loader(None)
-        async with aclosing(batches(rows, threads=self._threads)) as read:
-            async for batch in read:
-                loader.add(batch)
-        return loader.loaded
-
-    def _differences(self, facts: JobFacts) -> list[str]:
-        work = self._parts.work
+            if rows is None:
+                cause = "the input was not read completely and nothing was sent: begin the job again"
+                raise InvalidRequest(f"{path}: {cause}", field="journal")
+            await load_input(journal, commits, work, self._settings_as_json, rows, digest=self._input, threads=self._threads)
+            return
         given = {"operation": work.operation.spec.name, "chunk": work.chunk, **work.plain_options()}
         kept = {"operation": facts.operation, "chunk": facts.chunk, **facts.options}
-        names = dict.fromkeys([*kept, *given])
-        return [
+        differences = [
             f"{name} is {kept.get(name)!r} in the journal and {given.get(name)!r} here"
-            for name in names
+            for name in dict.fromkeys([*kept, *given])
             if kept.get(name) != given.get(name)
         ]
-
-    async def _retry(self, journal: Journal, commits: GroupCommit, selection: Selection) -> None:
-        counts = await commits.read(journal.counts)
-        waiting = counts[AccountState.WAITING] + counts[AccountState.AGAIN]
-        if waiting:
-            raise InvalidRequest(
-                f"{journal.path}: {waiting:,} accounts were not sent yet: resume the job first", field="journal"
-            )
-        found = await commits.run(partial(journal.retry, selection))
-        if not found and (selection.reasons or selection.groups):
-            raise InvalidRequest(
-                f"{journal.path}: no account to retry has one of these reasons and groups: compare them with its report",
-                field="journal",
-            )
+        if rows is not None:
+            found = self._input
+            async with aclosing(batches(rows, threads=self._threads)) as read:
+                async for batch in read:
+                    found.add(batch)
+            if facts.input.rows != found.rows:
+                differences.append(f"its input had {facts.input.rows:,} rows, this input has {found.rows:,}")
+            elif facts.input.digest != found.digest:
+                differences.append("its input had different rows")
+        if differences:
+            raise InvalidRequest(f"{path} holds another job: {'; '.join(differences)}", field=ANOTHER_JOB)
+        facts.require_dialect(path, work.dialect)
+        await commits.run(partial(journal.recover, self._on_unknown, self._parts.settings.resend_within))
+        if self._retried is not None:
+            await commits.run(partial(journal.retry, self._retried))
 
     async def _dispatch(self, journal: Journal, commits: GroupCommit) -> None:
         parts = self._parts
-        counts = await commits.read(journal.counts)
-        facts = await commits.read(journal.facts)
-        assert facts is not None  # noqa: S101  # it was created or found
         with anyio.CancelScope(shield=True):  # a recorded run must get its end
-            await commits.run(partial(journal.begin_run, parts.settings_as_json()))
-        self._counts = RunCounts(facts.input, counts, parts.clock.monotonic())
+            loaded, counts = await commits.run(partial(journal.begin_run, self._settings_as_json))
+            self._counts = RunCounts(loaded, counts, parts.clock.monotonic())
         self._dispatcher = Dispatcher(
-            work=parts.work,
-            sender=parts.sender,
-            journal=journal,
-            commits=commits,
-            pace=self._pace,
-            counts=self._counts,
-            settings=parts.settings,
-            clock=parts.clock,
-            limit=self._limit,
+            parts, journal=journal, commits=commits, pace=self._pace, counts=self._counts, limit=self._limit
         )
         self.why = "interrupted"
         try:
             self.why = await self._dispatcher.run()
-        except AuthenticationError:
-            self.why = "authentication"
-            raise
-        except Exception:
-            self.why = "error"
+        except Exception as error:
+            self.why = "authentication" if isinstance(error, AuthenticationError) else "error"
             raise
         finally:
             with anyio.CancelScope(shield=True):
                 await commits.run(partial(journal.end_run, self.why))
+
+
+async def load_input(  # noqa: PLR0913  # a journal, a job and its rows
+    journal: Journal,
+    commits: GroupCommit,
+    work: Work[Any],
+    settings: dict[str, Any],
+    rows: Rows,
+    *,
+    digest: InputDigest,
+    threads: bool = True,
+) -> Loaded:
+    """Load the rows of a new job into its journal; return their counts, which ``digest`` has meanwhile."""
+    await commits.read(partial(journal.set_fast_writes, loading=True))
+    loader = await commits.run(partial(journal.create, work, settings, digest))
+    async with aclosing(batches(rows, threads=threads)) as read:
+        async for batch in read:
+            await commits.run(partial(loader.add, batch))
+    await commits.read(partial(journal.set_fast_writes, loading=False))
+    return await commits.run(partial(journal.loaded, loader, source_of(rows)))

@@ -1,44 +1,96 @@
-"""Settings of a job: rates, patience, failure limit; as values, and as JSON in a journal."""
+"""Settings of a job: the options that a later run may change; as values, and as JSON in a journal."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from attrs import field, frozen
 
+from rbim._support.text import quoted
 from rbim.bulk.journal.facts import DIALECT
-from rbim.bulk.stop_rules import FailureLimit
-from rbim.client.limits import Rate
+from rbim.client.limits import Limits, Rate
 from rbim.client.retry import Retry
-from rbim.validators import above_zero, at_least_one, seconds, whole_number
+from rbim.errors import InvalidRequest
+from rbim.validators import above_zero, at_least_one, require, seconds, whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
+    from rbim.bulk.work import Work
+    from rbim.clock import Clock
+    from rbim.dialect import Dialect
     from rbim.operations.base import Operation
+    from rbim.operations.namespace import Sender
 
-__all__ = ["JobSettings"]
+__all__ = ["JobOptions", "JobSettings", "RunOptions", "RunParts"]
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of :class:`~rbim.bulk.Job` that a later run may change."""
+
+    rates: Iterable[Rate | str]
+    concurrency: int
+    adaptive: bool
+    max_failures: float | None
+    patience: float
+    isolate: int
+    retry: Retry | None
+    resend_within: float
+    dialect: Dialect | None
+    clock: Clock | None
+
+
+class JobOptions(RunOptions, total=False):
+    """The options of :class:`~rbim.bulk.Job`, and of all jobs."""
+
+    chunk: int | None
+
+
+def _rates(rates: Iterable[Rate | str]) -> tuple[Rate, ...]:
+    try:
+        made = Limits(rates=rates).rates
+    except InvalidRequest as error:
+        raise InvalidRequest(f"rates: {error.message.removeprefix('rates: ')}", field="rates") from None
+    if any(rate.shared is not None for rate in made):
+        raise InvalidRequest(
+            "rates: a shared rate belongs into the limits of the client: Limits(rates=[...])", field="rates"
+        )
+    return made
+
+
+def _retry(retry: Retry | None) -> Retry:
+    if retry is None:
+        return Retry(attempts=5)
+    require("retry", retry, Retry, "Retry(attempts=...)")
+    return retry
+
+
+def _adaptive(_: object, _attribute: object, value: object) -> None:
+    require("adaptive", value, bool, "True or False")
+
+
+def _max_failures(_: object, _attribute: object, value: object) -> None:
+    count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    share = isinstance(value, float) and 0 < value <= 1
+    if value is not None and not count and not share:
+        raise InvalidRequest(
+            f"max_failures: invalid value {quoted(value)}: use a count (0 or more), a share such as 0.2, or None",
+            field="max_failures",
+        )
 
 
 @frozen(kw_only=True)
 class JobSettings:
-    """Settings of a job.
+    """The checked options of a job; :class:`~rbim.bulk.Job` has their meaning. Raises InvalidRequest."""
 
-    ``concurrency``: requests in flight at most (default: 100). ``rates``: limits of requests, all of which apply (default:
-    none). ``adaptive``: stay below both as far as the platform requires (default: True). ``failure_limit``: ends a job that
-    fails too often (default: a share of 0.5). ``patience``: seconds without any answer after which the job ends (default:
-    120). ``isolate``: requests that may be spent on halving refused requests, to find the accounts to blame (default: 0).
-    ``retry``: how often (default: 5 attempts) and when a request of unknown outcome is sent again, if it may be repeated.
-    ``resend_within``: age in seconds below which requests that an ended run left open are sent again (default: 0).
-    """
-
-    rates: tuple[Rate, ...] = field(default=(), converter=tuple["Rate", ...])
+    rates: tuple[Rate, ...] = field(default=(), converter=_rates)
     concurrency: int = field(default=100, validator=at_least_one)
-    adaptive: bool = True
-    failure_limit: FailureLimit = field(factory=FailureLimit)
+    adaptive: bool = field(default=True, validator=_adaptive)
+    max_failures: float | None = field(default=0.5, validator=_max_failures)
     patience: float = field(default=120.0, validator=above_zero)
     isolate: int = field(default=0, validator=whole_number)
-    retry: Retry = field(factory=lambda: Retry(attempts=5))
+    retry: Retry = field(default=None, converter=_retry)
     resend_within: float = field(default=0.0, validator=seconds)
 
     def as_json(self) -> dict[str, Any]:
@@ -48,8 +100,8 @@ class JobSettings:
             | {"operations": [each.spec.name for each in rate.operations]}
             for rate in self.rates
         ]
-        values = {name: getattr(self, name) for name in ("concurrency", "adaptive", "patience", "isolate", "resend_within")}
-        return {"rates": rates, **values, "max_failures": self.failure_limit.limit, "attempts": self.retry.attempts}
+        plain = ("concurrency", "adaptive", "max_failures", "patience", "isolate", "resend_within")
+        return {"rates": rates, "attempts": self.retry.attempts} | {name: getattr(self, name) for name in plain}
 
     @staticmethod
     def from_json(document: dict[str, Any], operations: Mapping[str, type[Operation[Any]]]) -> dict[str, Any]:
@@ -65,3 +117,13 @@ class JobSettings:
             if known or not names:
                 rates.append(Rate(each.pop("limit"), each.pop("per"), operations=known, **each))
         return {"rates": rates, "retry": Retry(attempts=values.pop("attempts")), **values}
+
+
+class RunParts(NamedTuple):
+    """The parts of a job that its runs share."""
+
+    work: Work[Any]
+    settings: JobSettings
+    sender: Sender
+    journal: Path
+    clock: Clock

@@ -9,7 +9,7 @@ request (:meth:`StopRules.ended`) and, every second, that the process runs (:met
 # A pause that the platform asks for (Retry-After) is neither silence nor time without progress, up to MAX_PAUSE seconds
 # between two settled accounts. Time in which the process slept (SIGSTOP) does not count either.
 #
-# A group is closed after refusals in a row that concern the whole group (see `Closing`), without one account done between
+# A group is closed after refusals in a row that concern the whole group (see `_Closing`), without one account done between
 # them. A group that the platform does not know counts as one failure of the run. Refusals that arrive after a group was
 # closed count as failures only in a count.
 
@@ -19,20 +19,19 @@ from collections import Counter, deque
 from math import ceil, inf
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from attrs import define, field, frozen
+from attrs import define
 
-from rbim._support.text import one_line, quoted
+from rbim._support.text import one_line
 from rbim.bulk.failure_policy import MAX_PAUSE, Signal, Step
 from rbim.bulk.work import MAX_REASON, AccountState, FailureReason, RequestState
-from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from rbim.bulk.failure_policy import Decision
-    from rbim.bulk.work import Chunk, Settlement
+    from rbim.bulk.work import Chunk
 
-__all__ = ["Closing", "FailureLimit", "StopReason", "StopRules", "Verdict"]
+__all__ = ["StopReason", "StopRules", "Verdict"]
 
 StopReason = Literal["fuse", "not connected", "no answer", "no progress"]
 
@@ -47,14 +46,18 @@ FAILURES = 100
 CONNECT_PATIENCE = 18.0
 """Seconds after which a run ends that never had a connection; with a timeout of 10 s, it ends within 30 s."""
 
-LOOK = 1.0
-"""Seconds between two looks at the clock while the process runs."""
-
-SLEPT = 5.0
-"""Seconds between two looks that mean that the process slept."""
+LOOK, SLEPT = 1.0, 5.0
+"""Seconds between two looks at the clock while the process runs; and those that mean that it slept."""
 
 
-class Closing(NamedTuple):
+class Verdict(NamedTuple):
+    """Why the run stops, if it does; and the reason for the accounts that are not sent, if the request's group is closed."""
+
+    stop: StopReason | None = None
+    close: FailureReason | None = None
+
+
+class _Closing(NamedTuple):
     """Refusals in a row, for one reason, that close a group.
 
     ``accounts``: those that ``fails`` lists. ``others_done``: only if other groups have accounts done meanwhile.
@@ -67,59 +70,14 @@ class Closing(NamedTuple):
     without_limit: bool = False
 
 
-NO_GROUP = Closing(requests=3, without_limit=True)
+NO_GROUP = _Closing(requests=3, without_limit=True)
 """The platform says that the group does not exist, or is full."""
 
-ALL_REFUSED = Closing(requests=3, accounts=20)
+ALL_REFUSED = _Closing(requests=3, accounts=20)
 """``fails`` lists every account of the requests."""
 
-ONE_CODE = Closing(requests=20, others_done=True)
+ONE_CODE = _Closing(requests=20, others_done=True)
 """Whole requests are refused with one other code."""
-
-
-def _check_limit(_: object, _attribute: object, value: object) -> None:
-    count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    share = isinstance(value, float) and 0 < value <= 1
-    if value is not None and not count and not share:
-        raise InvalidRequest(
-            f"max_failures: invalid value {quoted(value)}: use a count (0 or more), a share such as 0.2, or None",
-            field="max_failures",
-        )
-
-
-@frozen
-class FailureLimit:
-    """The failure limit of a job: more failed requests than a count, or than a share of the latest requests.
-
-    ``limit``: a count (int) of the whole run; a share (float) of the latest 200 requests or more, from the twentieth on; or
-    None for no limit. A request that is sent again counts once, when it is settled.
-    """
-
-    limit: float | None = field(default=0.5, validator=_check_limit)
-
-    @property
-    def window(self) -> float:
-        """The number of the latest requests that count: all, if the limit is a count."""
-        return max(WINDOW, ceil(FAILURES / self.limit)) if isinstance(self.limit, float) else inf
-
-    def exceeded(self, failures: int, requests: int) -> bool:
-        """Return whether the job must end with so many failures among the ``requests`` that count."""
-        if self.limit is None:
-            return False
-        if isinstance(self.limit, int):
-            return failures > self.limit
-        return requests >= MIN_REQUESTS and failures / requests > self.limit
-
-
-@frozen
-class Verdict:
-    """The consequence of a request's end: the run stops, or the request's group is closed, or neither (both None).
-
-    ``close`` is the reason for the accounts of the group that are not sent.
-    """
-
-    stop: StopReason | None = None
-    close: FailureReason | None = None
 
 
 @define
@@ -129,7 +87,7 @@ class _Refusals:
     ``done_before``: requests of the run that had accounts done before the first refusal.
     """
 
-    rule: Closing
+    rule: _Closing
     reason: str
     done_before: int
     requests: int = 0
@@ -139,13 +97,14 @@ class _Refusals:
 class StopRules:
     """Decides about one run that begins at ``now``.
 
-    ``limit`` and ``patience`` (seconds) are those of the job. A reason of ``fails`` in ``known`` closes no group: it says
-    that an account is a member already.
+    ``max_failures`` and ``patience`` (seconds) are those of the job. A reason of ``fails`` in ``known`` closes no group: it
+    says that an account is a member already.
     """
 
-    def __init__(self, *, limit: FailureLimit, patience: float, now: float, known: Collection[str] = ()) -> None:
-        self._limit = limit
-        self._window = limit.window
+    def __init__(self, *, max_failures: float | None, patience: float, now: float, known: Collection[str] = ()) -> None:
+        self._max_failures = max_failures
+        # the latest requests that count: all, if the limit is a count
+        self._window = max(WINDOW, ceil(FAILURES / max_failures)) if isinstance(max_failures, float) else inf
         self._patience = patience
         self._known = known
         self._settled = 0
@@ -160,7 +119,8 @@ class StopRules:
         self._pauses = 0.0  # seconds of pauses that the platform asked for since the last settled account
         self._done = 0  # requests that had an account done
         self._refusals: dict[str, _Refusals] = {}
-        self._closed: set[str] = set()
+        self.closed: dict[str, FailureReason] = {}
+        """The groups to which nothing more is to be sent, with the reason for their accounts."""
         self.cause = ""
         """The last failure of a request since the last answer that settled accounts; empty if there is none."""
 
@@ -169,14 +129,21 @@ class StopRules:
         """Whether requests have ended, and none of them had a connection."""
         return not self._connected and self._silent_since < inf
 
-    def is_closed(self, group: str) -> bool:
-        """Return whether nothing more is to be sent to a group."""
-        return group in self._closed
-
     def tick(self, now: float) -> StopReason | None:
         """Note that the process runs; return why the run ends, if no request needs to end for that. Call it every second."""
         now = self._awake(now)
         return None if self._connected else self._stop(now)
+
+    def ended(self, chunk: Chunk, decision: Decision, now: float, elapsed: float) -> Verdict:
+        """Note the end of a request that took ``elapsed`` seconds, and decide."""
+        now = self._awake(now)
+        self._note_times(decision, now, elapsed)
+        close = None if chunk.group in self.closed else self._group(chunk, decision)
+        self._note_failure(chunk, decision)
+        if close is not None:
+            self.closed[chunk.group] = close
+            del self._refusals[chunk.group]
+        return Verdict(self._stop(now), close)
 
     def _awake(self, now: float) -> float:
         """Return the time without that in which the process slept."""
@@ -185,18 +152,6 @@ class StopRules:
             self._asleep += gap - LOOK
             self._woke = now - self._asleep
         return now - self._asleep
-
-    def ended(self, chunk: Chunk, decision: Decision, now: float, elapsed: float) -> Verdict:
-        """Note the end of a request that took ``elapsed`` seconds, and decide."""
-        now = self._awake(now)
-        self._note_times(decision, now, elapsed)
-        close = None if chunk.group in self._closed else self._group(chunk, decision)
-        self._note_failure(chunk, decision)
-        stop = self._stop(now)
-        if close is not None:
-            self._closed.add(chunk.group)
-            del self._refusals[chunk.group]
-        return Verdict(stop, close)
 
     def _stop(self, now: float) -> StopReason | None:
         """Return why the run ends, if it does."""
@@ -212,8 +167,6 @@ class StopRules:
             "fuse": self._too_many_failed,
         }
         return next((reason for reason, holds in rules.items() if holds), None)
-
-    # Time.
 
     def _note_times(self, decision: Decision, now: float, elapsed: float) -> None:
         signal, settlement = decision.signal, decision.settlement
@@ -239,47 +192,48 @@ class StopRules:
             self._pauses += max(0.0, ends - max(now, self._halted_until))
             self._halted_until = max(self._halted_until, ends)
 
-    # Failures.
-
     def _note_failure(self, chunk: Chunk, decision: Decision) -> None:
-        settlement, share = decision.settlement, not isinstance(self._limit.limit, int)
-        if settlement is None or settlement.state is None:
+        most = self._max_failures
+        if decision.settlement is None or decision.settlement.state is None:
             return
         refusals = self._refusals.get(chunk.group)
         counted = refusals is not None and decision.whole_group and refusals.requests > 1
-        if share and (counted or chunk.group in self._closed):
+        if (counted or chunk.group in self.closed) and not isinstance(most, int):
             return
         self._settled += 1
-        if not decision.final:
+        if not decision.final or most is None:
             return
         self._failed_at.append(self._settled)
         while self._failed_at[0] <= self._settled - self._window:
             self._failed_at.popleft()
-        self._too_many_failed = self._limit.exceeded(len(self._failed_at), int(min(self._settled, self._window)))
-
-    # Groups.
+        failures, requests = len(self._failed_at), min(self._settled, self._window)
+        if isinstance(most, int):
+            self._too_many_failed = failures > most
+        else:
+            self._too_many_failed = requests >= MIN_REQUESTS and failures / requests > most
 
     def _group(self, chunk: Chunk, decision: Decision) -> FailureReason | None:
         """Return the reason to close the chunk's group, if there is one."""
         settlement = decision.settlement
         if settlement is None or decision.signal is not Signal.ANSWERED:
             return None
-        if settlement.outcome is RequestState.ANSWERED and _has_done(chunk, settlement):
-            self._done += 1
-            self._refusals.pop(chunk.group, None)
-            return None
         if settlement.outcome is RequestState.REFUSED:
             if not decision.final or settlement.reason is None:
                 return None
             rule, reason, accounts = NO_GROUP if decision.whole_group else ONE_CODE, settlement.reason, 0
         else:
+            states = [state for _, state, _ in settlement.individual]
+            others = settlement.state is AccountState.DONE and len(states) < len(chunk.accounts)
+            if others or AccountState.DONE in states:
+                self._done += 1
+                self._refusals.pop(chunk.group, None)
+                return None
             refused = (each for _, state, each in settlement.individual if state is AccountState.REFUSED)
             reasons = Counter(each for each in refused if each.text not in self._known)
             if not reasons:
                 return None
             rule, (reason, accounts) = ALL_REFUSED, reasons.most_common(1)[0]
-        refusals = self._refusals.get(chunk.group)
-        key = reason.code or reason.text
+        refusals, key = self._refusals.get(chunk.group), reason.code or reason.text
         if refusals is None or (refusals.rule, refusals.reason) != (rule, key):
             refusals = self._refusals[chunk.group] = _Refusals(rule, key, self._done)
         refusals.requests += 1
@@ -288,15 +242,8 @@ class StopRules:
             refusals.requests < rule.requests
             or refusals.accounts < rule.accounts
             or (rule.others_done and self._done == refusals.done_before)
-            or (self._limit.limit is None and not rule.without_limit)
+            or (self._max_failures is None and not rule.without_limit)
         ):
             return None
         text = f"not sent: the group was closed after {refusals.requests} refusals in a row: {reason.text}"
         return reason._replace(text=one_line(text, MAX_REASON))
-
-
-def _has_done(chunk: Chunk, settlement: Settlement) -> bool:
-    """Return whether an account of the request is done."""
-    if settlement.state is AccountState.DONE and len(settlement.individual) < len(chunk.accounts):
-        return True
-    return any(state is AccountState.DONE for _, state, _ in settlement.individual)

@@ -33,6 +33,7 @@ __all__ = [
     "Settlement",
     "Work",
     "failure_reason",
+    "options_of",
 ]
 
 
@@ -105,8 +106,9 @@ class Chunk:
     ``number`` is that of the request whose intent was recorded last (0: none). ``attempt`` counts the sendings,
     ``unknown_attempts`` those of unknown outcome. ``repeats`` is the number of the request that this one sends again, or is
     a half of. ``resent``: an earlier sending may have taken effect. ``expired``: the timestamp of an earlier sending was too
-    old. ``waited``: seconds of delay by rates and congestion, since ``ready_since``. ``left``: when it left, in seconds of
-    the run's clock, and ``begun``: in epoch seconds; None before. ``invalid``: why its operation cannot be made.
+    old. ``waited``: seconds of delay by rates and congestion, since it was its turn (``ready_since``). ``left``: when it
+    left, in seconds of the run's clock, and ``begun``: in epoch seconds; None before. ``invalid``: why its operation
+    cannot be made.
     """
 
     sender_group: int = 0
@@ -181,13 +183,9 @@ class Work(Generic[R]):
         if missing := [name for name, each in self._fields.items() if each.default is attrs.NOTHING and name not in given]:
             raise InvalidRequest(f"{self.operation.__name__} needs {', '.join(missing)} in options", field="options")
         self.make(Chunk(id=0, group="g", user_name=None, accounts=("a",)))  # validates the options
-        limit = (
-            1
-            if self.account_field != "members"
-            else self.dialect.invite_limit
-            if self.operation is InviteJoinGroup
-            else self.chunk
-        )
+        limit = self.chunk if self.account_field == "members" else 1
+        if self.operation is InviteJoinGroup:
+            limit = self.dialect.invite_limit
         if self.chunk > limit:
             raise InvalidRequest(
                 f"chunk: {self.chunk} is too large, use at most {limit} accounts in one request", field="chunk", limit=limit
@@ -216,18 +214,9 @@ class Work(Generic[R]):
         return cast("Callable[..., Operation[R]]", self.operation)(**values)
 
     def plain_options(self) -> dict[str, Any]:
-        """Return the options as JSON values."""
-        plain: dict[str, Any] = json.loads(_values.dumps(dict(self.options)))  # as a journal stores them
+        """Return the options as JSON values, as a journal stores them."""
+        plain: dict[str, Any] = json.loads(_values.dumps(dict(self.options)))
         return plain
-
-    @classmethod
-    def of(cls, operation: type[Operation[R]], options: Mapping[str, Any], chunk: int, dialect: Dialect) -> Work[R]:
-        """Rebuild the work from options that were written as JSON."""
-        types = {each.name: each.type for each in fields_of(operation)}
-        given_options = {
-            name: _values.structure(value, cast("Any", types.get(name, Any))) for name, value in options.items()
-        }
-        return cls(operation=operation, options=given_options, chunk=chunk, dialect=dialect)
 
     def answered(self, chunk: Chunk, answer: object) -> Settlement:
         """Return the settlement of a successful answer: all accounts done, except those that ``fails`` names as refused.
@@ -275,3 +264,9 @@ def _fails(answer: object) -> tuple[tuple[Fail, ...], dict[str, Any]]:
 
 def _shown(extra: Mapping[str, Any]) -> str:
     return json.dumps(dict(extra), ensure_ascii=False) if extra else ""
+
+
+def options_of(operation: type[Operation[Any]], plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of an operation from JSON values, see :meth:`Work.plain_options`."""
+    types: dict[str, Any] = {each.name: each.type for each in fields_of(operation)}
+    return {name: _values.structure(value, types.get(name, Any)) for name, value in plain.items()}

@@ -462,7 +462,7 @@ async def test_a_job_is_run_again_as_it_was_but_for_what_is_told(journal):
     await job.run(rows_of(1, 1))
     again = open_job(sending, journal, clock=sending.clock, concurrency=3).settings
     assert (again.rates, again.concurrency, again.adaptive) == (tuple(rates), 3, False)
-    assert (again.patience, again.failure_limit.limit, again.isolate, again.retry.attempts) == (9.0, None, 4, 2)
+    assert (again.patience, again.max_failures, again.isolate, again.retry.attempts) == (9.0, None, 4, 2)
     assert again.resend_within == 3600.0
 
 

@@ -18,7 +18,8 @@ from rbim import (
     Unanswered,
 )
 from rbim.bulk.failure_policy import Decision, Signal, Step, failed, judge
-from rbim.bulk.stop_rules import FailureLimit, StopRules, Verdict
+from rbim.bulk.settings import JobSettings
+from rbim.bulk.stop_rules import StopRules, Verdict
 from rbim.bulk.work import Chunk, Work
 from rbim.codes import FULL
 from rbim.operations.fails import Fail
@@ -36,7 +37,7 @@ class Requests:
     """A run of requests that end one after the other, ``seconds`` apart; the process looks at the clock every second."""
 
     def __init__(self, *, limit=0.5, patience=120.0, began=1000.0):
-        self.rules = StopRules(limit=FailureLimit(limit), patience=patience, now=began, known=DIALECT.already_reasons)
+        self.rules = StopRules(max_failures=limit, patience=patience, now=began, known=DIALECT.already_reasons)
         self.began = self.now = began
         self.count = 0
 
@@ -66,7 +67,7 @@ class Requests:
             decision = judge(WORK.make(chunk), chunk, result, retry=ONCE, dialect=DIALECT)
             if decision.step is Step.SPLIT:  # as without a budget for halves
                 settlement = evolve(decision.settlement, state=failed(chunk))
-                decision = evolve(decision, step=Step.SETTLED, settlement=settlement, final=True)
+                decision = evolve(decision, step=Step.SETTLED, settlement=settlement)
         else:
             fails = tuple(Fail(member=name, account=name, reason=reason) for name, reason in (result or {}).items())
             settlement = WORK.answered(chunk, Invited(fails=fails))
@@ -140,7 +141,7 @@ def test_a_count_is_of_the_whole_run(most):
 @each_row("most", [-1, 0.0, 1.01, float("nan"), "5", True, -0.5])
 def test_limits_that_mean_nothing_are_refused(most):
     with pytest.raises(InvalidRequest):
-        FailureLimit(most)
+        JobSettings(max_failures=most)
 
 
 # ----------------------------------------------------------------------------------------- groups
@@ -154,8 +155,7 @@ def test_a_group_that_is_gone_or_full_is_closed_after_three_requests(limit, erro
     assert found.text.startswith("not sent: the group was closed after 3 refusals in a row: ")
     assert error.platform_message in found.text
     assert (found.code, found.error) == (error.code, type(error).__name__)
-    assert run.rules.is_closed("g")
-    assert not run.rules.is_closed("h")
+    assert set(run.rules.closed) == {"g"}
     assert run.until(error, size=size, most=50) == (None, 50)  # those that were in flight
 
 
@@ -209,7 +209,7 @@ def test_a_code_that_means_nothing_to_rbim_closes_a_group_only_if_others_get_on(
 
     alone = Requests(limit=0.9)
     assert alone.until(ODD)[0] == "fuse"
-    assert not alone.rules.is_closed("g")
+    assert not alone.rules.closed
 
 
 def test_what_was_lost_or_throttled_says_nothing_of_its_group():
@@ -228,7 +228,7 @@ def test_groups_that_are_gone_do_not_end_a_job_whose_others_are_fine():
         for group in range(100):
             gone = group % 5 < 2
             if turn >= 10 and gone:
-                assert run.rules.is_closed(f"g{group}")
+                assert f"g{group}" in run.rules.closed
                 continue
             sent += gone
             assert run.end(NO_GROUP if gone else None, group=f"g{group}").stop is None

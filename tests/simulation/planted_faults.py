@@ -125,7 +125,7 @@ def double_not_marked():
     """What is sent again after a crash is not marked as resent."""
     from rbim.bulk.journal.journal import Journal
 
-    next_chunks = Journal._next_chunks
+    next_chunks = Journal.next_chunks
 
     def faulty(self, limit):
         chunks = next_chunks(self, limit)
@@ -133,7 +133,7 @@ def double_not_marked():
             chunk.resent = False
         return chunks
 
-    replace(Journal, "_next_chunks", faulty)
+    replace(Journal, "next_chunks", faulty)
 
 
 @fault("job")
@@ -153,19 +153,20 @@ def intent_not_awaited():
 @fault("job")
 def never_is_repeated():
     """What must not be repeated is sent again after a lost answer."""
-    from rbim.bulk import failure_policy
+    from rbim.bulk import dispatcher
+    from rbim.errors import Outcome
     from rbim.operations.base import Repeat
 
-    unknown = failure_policy._unknown
+    judge = dispatcher.judge
 
-    def faulty(op, chunk, error, reason, *, retry, dialect):
+    def faulty(op, chunk, error, *, retry, dialect):
         class Repeatable:
             repeat = Repeat.IDEMPOTENT
             spec = op.spec
 
-        return unknown(Repeatable(), chunk, error, reason, retry=retry, dialect=dialect)
+        return judge(Repeatable() if error.outcome is Outcome.UNKNOWN else op, chunk, error, retry=retry, dialect=dialect)
 
-    replace(failure_policy, "_unknown", faulty)
+    replace(dispatcher, "judge", faulty)
 
 
 @fault("job")

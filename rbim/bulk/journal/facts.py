@@ -103,18 +103,33 @@ def job_facts(path: Path) -> JobFacts:
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:
-    """Open a journal for reading. Raises InvalidRequest if there is none, or one of a newer rbim."""
+    """Open a journal for reading. Raises InvalidRequest if there is none, or one of a newer rbim.
+
+    If the file may be written, closing it removes SQLite's log files beside it. In a directory that cannot be written,
+    SQLite cannot make its log files: without changes in the log, the file alone is read (``immutable``).
+    """
     if not path.is_file():
         raise InvalidRequest(f"{path}: there is no journal: check the path, or begin the job first", field="journal")
     with reading(path):
         require_trusted_logs(path)
-        connection = _reader(path)
-        try:
-            _require_journal(connection, path)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        real = path.resolve()
+        log = real.with_name(f"{real.name}-wal")
+        modes = ["mode=rw", "mode=ro"] if log.exists() and log.stat().st_size else ["mode=rw", "mode=ro&immutable=1"]
+        for mode in modes:
+            connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=BUSY_TIMEOUT)
+            try:
+                connection.execute("PRAGMA query_only = ON")
+                version = schema_version(connection, path, JOURNAL)
+            except BaseException as error:
+                connection.close()
+                if mode == modes[-1] or getattr(error, "sqlite_errorcode", 0) & 0xFF not in NOT_ALLOWED:
+                    raise
+            else:
+                if version:
+                    return connection
+                connection.close()
+                break
+        raise _unreadable(path, "the journal holds no job: begin one first")
 
 
 def damage_of(path: Path) -> InvalidRequest | None:
@@ -140,13 +155,13 @@ def reading(path: Path) -> Generator[None]:
     """Raise InvalidRequest with the cause if the journal cannot be read in the block."""
     try:
         yield
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, field="journal") from error.__cause__
     except sqlite3.OperationalError as error:
         raise _unreadable(path, str(error)) from error
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from error
     except (sqlite3.DatabaseError, ValueError, TypeError, LookupError, OverflowError) as error:
-        if isinstance(error, InvalidRequest):
-            raise
         if str(error) == NO_DATABASE:
             raise _unreadable(path, f"it is not a journal, or a damaged one ({error})") from error
         raise _unreadable(path, f"it is damaged ({error}): restore it from a copy") from error
@@ -154,42 +169,3 @@ def reading(path: Path) -> Generator[None]:
 
 def _unreadable(path: Path, cause: str) -> InvalidRequest:
     return InvalidRequest(f"{path} cannot be read: {cause}", field="journal")
-
-
-def _require_journal(connection: sqlite3.Connection, path: Path) -> None:
-    try:
-        version = schema_version(connection, path, JOURNAL)
-    except InvalidRequest as error:
-        raise InvalidRequest(error.message, field="journal") from None
-    if not version:
-        raise _unreadable(path, "the journal holds no job: begin one first")
-
-
-def _reader(path: Path) -> sqlite3.Connection:
-    """Open a file for reading.
-
-    If it may be written, closing it removes SQLite's log files beside it. In a directory that cannot be written, SQLite
-    cannot make its log files: without changes in the log, the file alone is read (``immutable``).
-    """
-    modes = ["mode=rw", "mode=ro"]
-    real = path.resolve()
-    log = real.with_name(f"{real.name}-wal")
-    if not log.exists() or not log.stat().st_size:
-        modes.append("mode=ro&immutable=1")
-    for mode in modes:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=BUSY_TIMEOUT)
-        try:
-            connection.execute("PRAGMA query_only = ON")
-            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        except BaseException as error:
-            connection.close()
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in NOT_ALLOWED:
-                raise
-            if mode == modes[-1] and "immutable" not in mode:
-                cause = f"its directory cannot be written, and {log} has its latest changes: copy both to another directory"
-                raise _unreadable(path, cause) from error
-            if mode == modes[-1]:
-                raise
-        else:
-            return connection
-    raise AssertionError  # not reached: one mode returned or raised

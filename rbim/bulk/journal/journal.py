@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from attrs import evolve
@@ -32,6 +33,7 @@ from rbim.bulk.journal.facts import facts_in
 from rbim.bulk.journal.loading import Loader
 from rbim.bulk.journal.schema import JOURNAL
 from rbim.bulk.work import AccountState, Chunk, FailureReason, RequestState
+from rbim.errors import InvalidRequest
 from rbim.storage.in_place import InPlace
 from rbim.storage.sqlite import Database
 
@@ -40,7 +42,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rbim.bulk.journal.facts import JobFacts
-    from rbim.bulk.work import Settlement
+    from rbim.bulk.journal.loading import InputDigest, Loaded
+    from rbim.bulk.work import Settlement, Work
     from rbim.clock import Clock
 
 __all__ = ["Ended", "Journal", "OnUnknown", "Sample", "Selection"]
@@ -93,10 +96,11 @@ CLOSE = """UPDATE account SET state = :after, request = NULL, reason = :reason W
 RETRY_NO_MORE = """UPDATE request SET retry = 0 WHERE retry = 1 AND sender_group IN (SELECT sender_group.id FROM sender_group
     JOIN target_group ON target_group.id = target_group WHERE target_group.name = ?)"""
 
-SELECTED = """state IN (SELECT value FROM json_each(:states))
-    AND (:any_reason OR reason IN (SELECT id FROM reason WHERE text IN (SELECT value FROM json_each(:reasons))
+RETRY = """UPDATE account SET state = iif(state = 4, -1, 0), request = NULL, reason = iif(state = 4, reason, NULL)
+    WHERE state IN (SELECT value FROM json_each(:states))
+    AND (:reasons = '[]' OR reason IN (SELECT id FROM reason WHERE text IN (SELECT value FROM json_each(:reasons))
         OR code IN (SELECT value FROM json_each(:reasons))))
-    AND (:any_group OR sender_group IN (SELECT sender_group.id FROM sender_group JOIN target_group
+    AND (:groups = '[]' OR sender_group IN (SELECT sender_group.id FROM sender_group JOIN target_group
         ON target_group.id = target_group WHERE target_group.name IN (SELECT value FROM json_each(:groups))))"""
 NEW_CHUNKS = """UPDATE account SET chunk = moved.chunk FROM (
         SELECT sender_group, chunk AS old, seq,
@@ -104,8 +108,6 @@ NEW_CHUNKS = """UPDATE account SET chunk = moved.chunk FROM (
                 + (row_number() OVER (PARTITION BY sender_group ORDER BY seq) - 1) / :size AS chunk
         FROM account WHERE state = :state) AS moved
     WHERE account.sender_group = moved.sender_group AND account.chunk = moved.old AND account.seq = moved.seq"""
-SAMPLE = """INSERT INTO sample (run, at, seconds, requests, accounts, throttled, failed, in_flight, concurrency, rate)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 MAX_REASONS = 10_000  # reasons whose numbers are kept in memory
 
 
@@ -151,7 +153,7 @@ class Journal:
         self._run = 0
         self._planned = self._plan_ends = 0  # the chunk of the plan that was read last, and the last one
         self._last_request = 0
-        self._reasons: dict[FailureReason, int] = {}
+        self._reason_id = lru_cache(MAX_REASONS)(self._insert_reason)
         self._failed: Exception | None = None
         self._in_place = InPlace(path, "the journal", during="during the run", grows=True)
 
@@ -183,17 +185,17 @@ class Journal:
         """Return the facts of the job, or None if the file is new."""
         return self.database.read(lambda: facts_in(self.database))
 
-    def create(self, facts: JobFacts, done: str) -> Loader:
+    def create(self, work: Work[Any], settings: dict[str, Any], digest: InputDigest) -> Loader:
         """Make this the journal of a job whose input is loaded next; remove the rest of an unfinished loading."""
         for table in ("job", "target_group", "sender_group", "account", "bad_row", "duplicate"):
             self.database.execute(f"DELETE FROM {table}")  # noqa: S608  # a constant
-        self.database.execute("UPDATE account_state SET name = ? WHERE id = ?", (done, AccountState.DONE))
-        texts = [json.dumps(each) for each in (facts.options, facts.settings, facts.source)]
+        self.database.execute("UPDATE account_state SET name = ? WHERE id = ?", (work.done_word, AccountState.DONE))
+        options, name = json.dumps(work.plain_options()), work.operation.spec.name
         self.database.execute(
-            "INSERT INTO job (operation, options, chunk, settings, source, created) VALUES (?, ?, ?, ?, ?, ?)",
-            (facts.operation, texts[0], facts.chunk, texts[1], texts[2], self.database.now),
+            "INSERT INTO job (operation, options, chunk, settings, source, created) VALUES (?, ?, ?, ?, '{}', ?)",
+            (name, options, work.chunk, json.dumps(settings), self.database.now),
         )
-        return Loader(self.database)
+        return Loader(self.database, digest)
 
     def set_fast_writes(self, *, loading: bool) -> None:
         """Do not wait for the disk while the input is loaded (``loading`` True), and wait again afterwards.
@@ -203,19 +205,20 @@ class Journal:
         mode = "NORMAL" if loading else "FULL"
         self.database.read(lambda: self.database.execute(f"PRAGMA synchronous = {mode}"))
 
-    def loaded(self, loader: Loader, source: dict[str, Any]) -> None:
-        """Make the chunks, and record that the input was read completely."""
+    def loaded(self, loader: Loader, source: dict[str, Any]) -> Loaded:
+        """Make the chunks, and record that the input was read completely; return its counts."""
         ((size,),) = self.database.execute("SELECT chunk FROM job")
-        loader.end(size)
+        loaded = loader.end(size)
         self.database.execute(
             "UPDATE job SET loaded = ?, rows = ?, bad = ?, duplicates = ?, digest = ?, source = ?",
-            (self.database.now, *loader.loaded, json.dumps(source)),
+            (self.database.now, *loaded, json.dumps(source)),
         )
+        return loaded
 
     # Runs.
 
-    def begin_run(self, settings: dict[str, Any]) -> None:
-        """Record the beginning of a run, and plan what it sends."""
+    def begin_run(self, settings: dict[str, Any]) -> tuple[Loaded, dict[AccountState, int]]:
+        """Record the beginning of a run, and plan what it sends; return the counts of the input and of the accounts."""
         text = json.dumps(settings)
         self.database.execute("UPDATE job SET settings = ?", (text,))
         cursor = self.database.execute("INSERT INTO run (began, settings) VALUES (?, ?)", (self.database.now, text))
@@ -225,6 +228,10 @@ class Journal:
             self.database.execute(statement)
         self._planned = 0
         ((self._plan_ends,),) = self.database.execute("SELECT count(*) FROM temp.plan")
+        facts = facts_in(self.database)
+        assert facts is not None  # noqa: S101  # it was created or found
+        (counts,) = self.database.execute(f"SELECT {COUNTS} FROM account")  # noqa: S608  # a constant
+        return facts.input, dict(zip(AccountState, counts, strict=True))
 
     def end_run(self, reason: str) -> None:
         """Record the end of the run and its reason."""
@@ -232,7 +239,7 @@ class Journal:
 
     def sample(self, sample: Sample) -> None:
         """Record a sample."""
-        self.database.execute(SAMPLE, (self._run, *sample))
+        self.database.execute("INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (self._run, *sample))
 
     def recover(self, on_unknown: OnUnknown, resend_within: float) -> None:
         """Settle the requests that an ended run left open, and those to be repeated that may have had their effect.
@@ -253,50 +260,44 @@ class Journal:
             self.database.execute(SETTLE, (AccountState.UNKNOWN, number, reason, sender_group, chunk))
 
     def retry(self, selection: Selection) -> int:
-        """Let the accounts of a selection wait again, in new chunks; return their number. No other account waits."""
-        states, reasons, groups = selection
-        ((size,),) = self.database.execute("SELECT chunk FROM job")
-        again, waiting = AccountState.AGAIN, AccountState.WAITING
-        cursor = self.database.execute(
-            f"""UPDATE account SET state = iif(state = {AccountState.UNKNOWN:d}, {again:d}, {waiting:d}), request = NULL,
-                reason = iif(state = {AccountState.UNKNOWN:d}, reason, NULL) WHERE {SELECTED}""",  # noqa: S608  # constants
-            {
-                "states": json.dumps([int(state) for state in states]),
-                "reasons": json.dumps(list(reasons)),
-                "groups": json.dumps(list(groups)),
-                "any_reason": not reasons,
-                "any_group": not groups,
-            },
-        )
-        for state in (waiting, again):
-            self.database.execute(NEW_CHUNKS, {"state": state, "size": size})
-        return cursor.rowcount
+        """Let the accounts of a selection wait again, in new chunks; return their number.
 
-    def counts(self) -> dict[AccountState, int]:
-        """Return the number of accounts in each state."""
-        statement = f"SELECT {COUNTS} FROM account"  # noqa: S608  # a constant
-        (found,) = self.database.read(lambda: self.database.execute(statement).fetchall())
-        return dict(zip(AccountState, found, strict=True))
+        Raises InvalidRequest if other accounts wait, or if no account has one of the reasons and groups.
+        """
+        ((waiting,),) = self.database.execute("SELECT count(*) FROM account WHERE state <= 0")
+        if waiting:
+            raise InvalidRequest(
+                f"{self.path}: {waiting:,} accounts were not sent yet: resume the job first", field="journal"
+            )
+        ((size,),) = self.database.execute("SELECT chunk FROM job")
+        values = {name: json.dumps(chosen) for name, chosen in selection._asdict().items()}
+        number = self.database.execute(RETRY, values).rowcount
+        if not number and (selection.reasons or selection.groups):
+            cause = "no account to retry has one of these reasons and groups: compare them with its report"
+            raise InvalidRequest(f"{self.path}: {cause}", field="journal")
+        for state in (AccountState.WAITING, AccountState.AGAIN):
+            self.database.execute(NEW_CHUNKS, {"state": state, "size": size})
+        return number
 
     def planned(self) -> tuple[dict[str, int], int]:
         """Return the number of accounts of each group, and of requests for all accounts."""
-        of_groups = """SELECT target_group.name, count(*) FROM account JOIN sender_group ON sender_group.id = sender_group
+        sizes = self._rows(
+            """SELECT target_group.name, count(*) FROM account JOIN sender_group ON sender_group.id = sender_group
             JOIN target_group ON target_group.id = target_group GROUP BY target_group"""
-        of_requests = "SELECT count(*) FROM (SELECT DISTINCT sender_group, chunk FROM account)"
-        sizes = self.database.read(lambda: self.database.execute(of_groups).fetchall())
-        ((requests,),) = self.database.read(lambda: self.database.execute(of_requests).fetchall())
+        )
+        ((requests,),) = self._rows("SELECT count(*) FROM (SELECT DISTINCT sender_group, chunk FROM account)")
         return dict(sizes), requests
+
+    def _rows(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        return self.database.read(lambda: self.database.execute(statement, values).fetchall())
 
     # Requests.
 
     def next_chunks(self, limit: int) -> list[Chunk]:
         """Return the next chunks of the plan, at most ``limit``; an empty list at the end. No command."""
-        return self.database.read(lambda: self._next_chunks(limit))
-
-    def _next_chunks(self, limit: int) -> list[Chunk]:
         chunks: list[Chunk] = []
         while not chunks and self._planned < self._plan_ends:
-            found = self.database.execute(NEXT, (self._planned + 1, self._planned + limit))
+            found = self._rows(NEXT, (self._planned + 1, self._planned + limit))
             self._planned += limit
             for sender_group, number, group, user_name, resent, repeats, attempt, accounts in found:
                 if accounts is not None:  # of a closed group none waits any more
@@ -338,15 +339,15 @@ class Journal:
         self._record_intents(intents)
         settled = Counter[AccountState]()
         for group, reason in closed:
-            settled.update(self._close_group(group, reason))
+            settled.update(self._close_group(group, self._reason_id(reason)))
         return settled
 
-    def _close_group(self, group: str, reason: FailureReason) -> dict[AccountState, int]:
+    def _close_group(self, group: str, reason: int | None) -> dict[AccountState, int]:
         """Settle the accounts of a group that wait and are not in a request that is under way."""
         self.database.execute(RETRY_NO_MORE, (group,))
         settled: dict[AccountState, int] = {}
         for state, after in ((AccountState.WAITING, AccountState.FAILED), (AccountState.AGAIN, AccountState.UNKNOWN)):
-            values = {"after": after, "reason": self._reason_id(reason), "state": state, "group": group}
+            values = {"after": after, "reason": reason, "state": state, "group": group}
             settled[after] = self.database.execute(CLOSE, values).rowcount
         return settled
 
@@ -385,14 +386,9 @@ class Journal:
         self.database.executemany(OUTCOME, outcomes)
         self.database.executemany(SETTLE, states)
 
-    def _reason_id(self, reason: FailureReason | None) -> int | None:
+    def _insert_reason(self, reason: FailureReason | None) -> int | None:
         if reason is None:
             return None
-        number = self._reasons.get(reason)
-        if number is None:
-            self.database.execute("INSERT OR IGNORE INTO reason (text, code, error) VALUES (?, ?, ?)", reason)
-            ((number,),) = self.database.execute("SELECT id FROM reason WHERE text = ? AND code = ? AND error = ?", reason)
-            if len(self._reasons) >= MAX_REASONS:
-                self._reasons.clear()
-            self._reasons[reason] = number
-        return number
+        self.database.execute("INSERT OR IGNORE INTO reason (text, code, error) VALUES (?, ?, ?)", reason)
+        ((number,),) = self.database.execute("SELECT id FROM reason WHERE text = ? AND code = ? AND error = ?", reason)
+        return cast("int", number)

@@ -6,10 +6,11 @@ accounts in the order in which they are read later.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping, Set as AbstractSet
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Set as AbstractSet
 from contextlib import AsyncExitStack, aclosing, suppress
+from functools import lru_cache
 from hashlib import sha256
-from itertools import chain, compress, islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from anyio.lowlevel import checkpoint
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from rbim.storage.sqlite import Database
 
-__all__ = ["BATCH", "Loaded", "Loader", "Rows", "batches", "row_of"]
+__all__ = ["BATCH", "InputDigest", "Loaded", "Loader", "Rows", "batches", "row_of"]
 
 Rows = Iterable[Any] | AsyncIterable[Any]
 
@@ -57,85 +58,78 @@ class Loaded(NamedTuple):
     digest: str
 
 
-class Loader:
-    """Writes rows into the tables; without a database it only counts and digests. Each method is a command."""
+class InputDigest:
+    """Counts and a digest of the rows of an input."""
 
-    def __init__(self, database: Database | None) -> None:
-        self._database = database
-        self._rows = self._bad = self._duplicates = 0
-        self._digest = sha256()
-        self._sender_groups: dict[Any, int] = {}  # their numbers, by group, or by group and acting account
-        if database is not None:
-            database.execute("DROP TABLE IF EXISTS temp.input")
-            database.execute(INPUT)
-            database.execute(f"PRAGMA temp.cache_size = -{JOURNAL.cache}")
-            database.execute("PRAGMA temp.journal_mode = OFF")
+    def __init__(self) -> None:
+        self.rows = self.bad = 0
+        self._sha = sha256()
 
     @property
-    def loaded(self) -> Loaded:
-        """The counts so far."""
-        return Loaded(rows=self._rows, bad=self._bad, duplicates=self._duplicates, digest=self._digest.hexdigest())
+    def digest(self) -> str:
+        """The digest of the rows so far."""
+        return self._sha.hexdigest()
+
+    def add(self, batch: Columns) -> tuple[Columns, list[BadRow]]:
+        """Add rows; return those that can be used, and the others."""
+        self.rows += len(batch.accounts)
+        bad = [each for each in batch.accounts if isinstance(each, BadRow)]
+        if bad:
+            good = [not isinstance(each, BadRow) for each in batch.accounts]
+            places = [str(line) for line, is_good in zip(batch.lines, good, strict=True) if not is_good]
+            batch = batch.where(good)
+            self.bad += len(bad)
+            self._update(places, *(map(str, column) for column in zip(*bad, strict=True)))
+        if batch.accounts:
+            acting = any(each is not None for each in batch.user_names)
+            self._update(batch.groups, cast("list[str]", batch.accounts), *([map(str, batch.user_names)] * acting))
+        return batch, bad
+
+    def _update(self, *columns: Iterable[str]) -> None:
+        text = "\x1d".join(["\x1e".join(column) for column in columns]) + "\x1c"
+        self._sha.update(text.encode("utf-8", "surrogatepass"))
+
+
+class Loader:
+    """Writes the rows of an input into the tables. Each method is a command."""
+
+    def __init__(self, database: Database, digest: InputDigest) -> None:
+        self._input = digest
+        self._database = database
+        self._sender_group = lru_cache(MAX_SENDER_GROUPS)(self._insert_sender_group)
+        database.execute("DROP TABLE IF EXISTS temp.input")
+        database.execute(INPUT)
+        database.execute(f"PRAGMA temp.cache_size = -{JOURNAL.cache}")
+        database.execute("PRAGMA temp.journal_mode = OFF")
 
     def add(self, batch: Columns) -> None:
         """Add rows."""
-        database, count = self._database, len(batch.accounts)
-        seqs = batch.lines
-        if BadRow in set(map(type, batch.accounts)):
-            good = [not isinstance(each, BadRow) for each in batch.accounts]
-            bad = [each for each in batch.accounts if isinstance(each, BadRow)]
-            places = [seq for seq, is_good in zip(seqs, good, strict=True) if not is_good]
-            batch, seqs = batch.where(good), list(compress(seqs, good))
-            self._add_to_digest(map(str, places), *(map(str, column) for column in zip(*bad, strict=True)))
-            self._bad += len(bad)
-            if database is not None:
-                database.executemany("INSERT INTO bad_row (line, reason, raw) VALUES (?, ?, ?)", bad)
-        if seqs:
-            accounts = cast("Sequence[str]", batch.accounts)
-            keys: Sequence[Any] = batch.groups
-            if batch.user_names.count(None) < len(seqs):
-                keys = list(zip(batch.groups, batch.user_names, strict=True))
-                self._add_to_digest(batch.groups, accounts, map(str, batch.user_names))
-            else:
-                self._add_to_digest(batch.groups, accounts)
-            if database is not None:
-                rows = zip(seqs, self._sender_groups_of(database, keys), accounts, strict=True)
-                values = list(chain.from_iterable(rows))
-                rest = len(values) - len(values) % (3 * TOGETHER)
-                several = (values[at : at + 3 * TOGETHER] for at in range(0, rest, 3 * TOGETHER))
-                database.executemany(INSERT + ", (?, ?, ?)" * (TOGETHER - 1), several)
-                database.executemany(INSERT, (values[at : at + 3] for at in range(rest, len(values), 3)))
-        self._rows += count
-        if database is not None:
-            database.execute("UPDATE job SET rows = ?, bad = ?", (self._rows, self._bad))
+        good, bad = self._input.add(batch)
+        sender_groups = map(self._sender_group, good.groups, good.user_names)
+        values = list(chain.from_iterable(zip(good.lines, sender_groups, good.accounts, strict=True)))
+        rest = len(values) - len(values) % (3 * TOGETHER)
+        several = (values[at : at + 3 * TOGETHER] for at in range(0, rest, 3 * TOGETHER))
+        self._database.executemany(INSERT + ", (?, ?, ?)" * (TOGETHER - 1), several)
+        self._database.executemany(INSERT, (values[at : at + 3] for at in range(rest, len(values), 3)))
+        self._database.executemany("INSERT INTO bad_row (line, reason, raw) VALUES (?, ?, ?)", bad)
+        self._database.execute("UPDATE job SET rows = ?, bad = ?", (self._input.rows, self._input.bad))
 
-    def end(self, size: int) -> None:
-        """Make the chunks, of at most ``size`` accounts, when all rows were added."""
-        if self._database is not None:
-            self._database.execute(DUPLICATES)
-            ((self._duplicates,),) = self._database.execute("SELECT count(*) FROM duplicate")
-            self._database.execute(ACCOUNTS, {"size": size})
-            self._database.execute("DROP TABLE temp.input")
+    def end(self, size: int) -> Loaded:
+        """Make the chunks, of at most ``size`` accounts, when all rows were added; return the counts."""
+        self._database.execute(DUPLICATES)
+        ((duplicates,),) = self._database.execute("SELECT count(*) FROM duplicate")
+        self._database.execute(ACCOUNTS, {"size": size})
+        self._database.execute("DROP TABLE temp.input")
+        return Loaded(rows=self._input.rows, bad=self._input.bad, duplicates=duplicates, digest=self._input.digest)
 
-    def _add_to_digest(self, *columns: Iterable[str]) -> None:
-        text = "\x1d".join(["\x1e".join(column) for column in columns]) + "\x1c"
-        self._digest.update(text.encode("utf-8", "surrogatepass"))
-
-    def _sender_groups_of(self, database: Database, keys: Sequence[Any]) -> Iterable[int]:
-        """Return the numbers of sender groups; a key is a group, or a group with an acting account."""
-        numbers = self._sender_groups
-        if len(numbers) > MAX_SENDER_GROUPS:
-            numbers.clear()
-        for key in dict.fromkeys(keys):
-            if key in numbers:
-                continue
-            group, user_name = (key, None) if isinstance(key, str) else key
-            database.execute("INSERT OR IGNORE INTO target_group (name) VALUES (?)", (group,))
-            ((target,),) = database.execute("SELECT id FROM target_group WHERE name = ?", (group,))
-            values = (target, user_name or "")
-            database.execute("INSERT OR IGNORE INTO sender_group (target_group, user_name) VALUES (?, ?)", values)
-            find = "SELECT id FROM sender_group WHERE target_group = ? AND user_name = ?"
-            ((numbers[key],),) = database.execute(find, values)
-        return map(numbers.__getitem__, keys)
+    def _insert_sender_group(self, group: str, user_name: str | None) -> int:
+        execute = self._database.execute
+        execute("INSERT OR IGNORE INTO target_group (name) VALUES (?)", (group,))
+        ((target,),) = execute("SELECT id FROM target_group WHERE name = ?", (group,))
+        values = (target, user_name or "")
+        execute("INSERT OR IGNORE INTO sender_group (target_group, user_name) VALUES (?, ?)", values)
+        ((number,),) = execute("SELECT id FROM sender_group WHERE target_group = ? AND user_name = ?", values)
+        return cast("int", number)
 
 
 def row_of(number: int, given: Any) -> Row | BadRow:
@@ -159,30 +153,33 @@ async def batches(rows: Rows, *, threads: bool = True) -> AsyncGenerator[Columns
 
     A file is read in a thread; on cancellation the thread is abandoned.
     """
-    number = 0
     if isinstance(rows, RowFile) and threads:
         several = await run_sync(in_batches, rows, abandon_on_cancel=True)
         while (part := await run_sync(next, several, None, abandon_on_cancel=True)) is not None:
             yield part
         return
+    number = 0
     if isinstance(rows, AsyncIterable):
         async with AsyncExitStack() as closing:
-            source: AsyncIterable[Any] = rows
-            if hasattr(source, "aclose"):  # a generator: close it, nothing else reads on
-                await closing.enter_async_context(aclosing(cast("AsyncGenerator[Any, None]", source)))
-            batch: list[Row | BadRow] = []
-            async for each in source:
-                number += 1
-                batch.append(row_of(number, each))
+            if hasattr(rows, "aclose"):  # a generator: close it, nothing else reads on
+                await closing.enter_async_context(aclosing(cast("AsyncGenerator[Any, None]", rows)))
+            batch: list[Any] = []
+            async for each in rows:
+                batch.append(each)
                 if len(batch) == BATCH:
-                    yield Columns.of(batch, range(number - BATCH + 1, number + 1))
-                    batch = []
+                    yield _columns(batch, number)
+                    number, batch = number + BATCH, []
             if batch:
-                yield Columns.of(batch, range(number - len(batch) + 1, number + 1))
+                yield _columns(batch, number)
         return
-    values: Iterator[Any] = iter(rows)
+    values = iter(rows)
     while found := list(islice(values, BATCH)):
-        places = range(number + 1, number + len(found) + 1)
-        yield Columns.of(map(row_of, places, found), places)
+        yield _columns(found, number)
         number += len(found)
         await checkpoint()
+
+
+def _columns(found: Sequence[Any], before: int) -> Columns:
+    """Return values of an iterable that come after so many others as rows."""
+    places = range(before + 1, before + 1 + len(found))
+    return Columns.of(map(row_of, places, found), places)

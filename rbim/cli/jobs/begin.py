@@ -159,8 +159,7 @@ def _last_pace(journal: Path) -> dict[str, Any]:
         last = open_job(_NoSender(), journal).settings
     except (InvalidRequest, OSError):  # the run itself says what is wrong with the journal
         return {}
-    kept = {name: getattr(last, name) for name in ("rates", "concurrency", "patience")}
-    return kept | {"max_failures": last.failure_limit.limit}
+    return {name: getattr(last, name) for name in ("rates", "concurrency", "max_failures", "patience")}
 
 
 def _explain(error: InvalidRequest, command: JobCommand, journal: Path) -> None:

@@ -1,15 +1,12 @@
-"""The journal of a job, used by itself: loading, planning, what an ended run has left, and the lock."""
+"""The journal of a job, used by itself: loading, planning, and what an ended run has left."""
 
 import contextlib
 import os
-import subprocess
-import sys
 import tracemalloc
 from collections import Counter, deque
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -17,14 +14,12 @@ from hypothesis import given, settings, strategies as st
 
 from helpers.jobs import accounts
 from helpers.tables import each_row
-from rbim import InvalidRequest
+from rbim import Dialect, InviteJoinGroup
 from rbim.bulk.input.rows import BadRow, Columns, Row
 from rbim.bulk.journal import loading
-from rbim.bulk.journal.facts import JobFacts
 from rbim.bulk.journal.journal import Ended, Journal, Selection
-from rbim.bulk.journal.loading import Loaded, row_of
-from rbim.bulk.journal.lock import JobLock, is_locked
-from rbim.bulk.work import AccountState, FailureReason, RequestState, Settlement
+from rbim.bulk.journal.loading import InputDigest, row_of
+from rbim.bulk.work import AccountState, FailureReason, RequestState, Settlement, Work
 from rbim.clock import SystemClock
 from rbim.emulator import EmulatedClock
 from rbim.storage.commands import CommandFailure
@@ -41,22 +36,13 @@ class Book:
         self.journal = Journal(path, clock=self.clock)
         self.journal.open()
         self.journal.database.execute("PRAGMA synchronous = OFF")
-        facts = JobFacts(
-            operation="InviteJoinGroup",
-            options={},
-            chunk=chunk,
-            settings={},
-            source={},
-            created=0.0,
-            loaded=None,
-            input=Loaded(rows=0, bad=0, duplicates=0, digest=""),
-        )
-        self.loader = self.do(self.journal.create, facts, "invited")
+        self.work = Work(operation=InviteJoinGroup, dialect=Dialect(), chunk=chunk)
+        loader = self.do(self.journal.create, self.work, {}, InputDigest())
         for start in range(0, len(rows), 7):  # batches of another size than any chunk
             part = rows[start : start + 7]
             places = range(start + 1, start + 1 + len(part))
-            self.do(self.loader.add, Columns.of(map(row_of, places, part), places))
-        self.do(self.journal.loaded, self.loader, {"name": "rows"})
+            self.do(loader.add, Columns.of(map(row_of, places, part), places))
+        self.do(self.journal.loaded, loader, {"name": "rows"})
         try:
             self.begin()
         except BaseException:
@@ -66,7 +52,7 @@ class Book:
     def begin(self):
         """Begin a run, after the end of the one before."""
         self.do(self.journal.recover, "report", 0.0)
-        self.do(self.journal.begin_run, {})
+        _, self.counts = self.do(self.journal.begin_run, {})
 
     def plan(self, limit):
         return self.journal.next_chunks(limit)
@@ -155,7 +141,7 @@ def test_rows_are_numbered_and_the_first_of_each_counts(rows):
         assert made.read("SELECT line FROM bad_row") == [(seq,) for seq, row in enumerate(rows, 1) if not row]
         facts = made.journal.facts()
         assert (facts.input.rows, facts.input.bad, facts.input.duplicates) == (len(rows), rows.count(()), len(duplicates))
-        assert made.journal.counts() == dict.fromkeys(AccountState, 0) | {AccountState.WAITING: len(first)}
+        assert made.counts == dict.fromkeys(AccountState, 0) | {AccountState.WAITING: len(first)}
 
 
 @each_row("given", ["iterable", "async iterable"])
@@ -199,20 +185,6 @@ def test_more_groups_than_are_kept_in_memory(monkeypatch):
         by_sender_group = Counter((each.group, each.user) for each in made.accounts)
         sizes, requests = made.journal.planned()
         assert (len(sizes), requests) == (10, sum(-(-number // 4) for number in by_sender_group.values()))
-
-
-def test_duplicates_are_those_of_a_dictionary():
-    dice = Random(1)
-    rows = [(f"g{dice.randrange(3)}", f"a{dice.randrange(300)}", dice.choice([None, "x"])) for _ in range(700)]
-    first, repeated = {}, []
-    for seq, row in enumerate(rows, 1):
-        if first.setdefault(row[:2], seq) != seq:
-            repeated.append((seq, row[1], first[row[:2]]))
-    with book(rows, chunk=7) as made:
-        assert {each[:2]: each.seq for each in made.accounts} == first
-        assert made.read("SELECT seq, account, first FROM duplicate ORDER BY seq") == repeated
-        assert made.loader.loaded.duplicates == len(repeated)
-        assert made.read("SELECT * FROM sqlite_temp_master WHERE name = 'input'") == []
 
 
 @each_row(
@@ -304,7 +276,7 @@ def test_planning_begins_where_the_last_run_ended(rows, chunk, window, ends):
 def test_planning_reads_no_more_than_it_is_asked_for():
     """A huge group and ten thousand small ones: time and memory are those of the window."""
     with book(chunk=5) as made:
-        loader = made.do(made.journal.create, made.journal.facts(), "invited")
+        loader = made.do(made.journal.create, made.work, {}, InputDigest())
         made.do(loader.add, Columns.of((Row("huge", f"a{n}") for n in range(20_000)), range(1, 20_001)))
         made.do(loader.add, Columns.of((Row(f"g{n}", "a") for n in range(10_000)), range(20_001, 30_001)))
         made.do(made.journal.loaded, loader, {})
@@ -396,42 +368,7 @@ def test_a_closed_group_is_given_up_and_says_so():
         assert [each.accounts for each in made.plan(10)] == [("b",)]
 
 
-# -------------------------------------------------------------------------------------------- lock
-
-HOLD = """
-import sys
-from pathlib import Path
-from rbim.bulk.journal.lock import JobLock
-lock = JobLock(Path(sys.argv[1]))
-lock.acquire()
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.mark.ci
-def test_a_lock_is_held_against_other_processes_until_its_holder_is_gone(tmp_path):
-    journal = tmp_path / "journal"
-    assert not is_locked(journal)
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(journal)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout.readline() == "held\n"
-        assert is_locked(journal)
-        with pytest.raises(InvalidRequest, match="another process runs this job"):
-            JobLock(journal).acquire()
-        holder.kill()
-    assert not is_locked(journal)
-    lock = JobLock(journal)
-    lock.acquire()
-    assert is_locked(journal)
-    with pytest.raises(InvalidRequest, match="another process runs this job"):
-        JobLock(journal).acquire()
-    lock.release()
-    lock.release()
-    assert not is_locked(journal)
-    assert [each.name for each in tmp_path.iterdir()] == ["journal"]
-    assert journal.read_bytes() == b""
+# --------------------------------------------------------------------------------------------- log
 
 
 @pytest.mark.skipif(os.name == "nt", reason="an open file cannot be deleted")

@@ -116,6 +116,12 @@ def test_the_lock_ends_with_its_holder_also_if_a_child_of_it_lives(journal, word
         process.kill()
         process.wait()
         assert not taken(journal)
+    lock = JobLock(journal)
+    lock.acquire()
+    assert taken(journal)
+    lock.release()
+    lock.release()
+    assert not taken(journal)
 
 
 @posix
