@@ -23,15 +23,12 @@ __all__ = ["PARTS", "main", "merged"]
 PARTS = (
     "throughput",
     "core",
-    "rates",
     "congestion",
-    "lateness",
     "bulk",
     "loading",
     "callbacks",
     "postgres",
     "import_time",
-    "memory",
     "tenants",
     "instructions",
 )
