@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks.certificates import certificates
 from benchmarks.httpload import ROOT, process
 from benchmarks.results import Goal, Options, Result, Table
-from benchmarks.target import Target, unique
+from benchmarks.target import Target
 
 __all__ = ["run"]
 
@@ -40,7 +40,7 @@ async def serve(certificate: str) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Target(unique), "127.0.0.1", 0, backlog=4096, ssl=context)
+    server = await loop.create_server(Target, "127.0.0.1", 0, backlog=4096, ssl=context)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
