@@ -43,7 +43,6 @@ def soak() -> str:
     figures = dict.fromkeys(each["figure"] for run in runs for each in run["verdicts"])
     rows += [[f"{name}, KiB", *(_trend(run, name) for run in runs)] for name in figures if name not in SHARED]
     rows.append(["requests", *(f"{run['counts'].get('requests', 0):,}" for run in runs)])
-    rows.append(["lost", *(str(len(run["losses"])) for run in runs)])
     minutes = " or ".join(sorted({f"{run['minutes']:g}" for run in runs}))
     rates = " or ".join(sorted({f"{run['rate']:g}" for run in runs}))
     said = (

@@ -45,7 +45,7 @@ def soak() -> str:
             scale = KIB if name == "memory" else 1
             parts += _course(PAD + NAMES + number * wide, top, wide - 24, [each / scale for each in run["courses"][name]])
     style = "text{font:13px ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif}"
-    words = "The memory, files, connections, threads and tasks of four parts of rbim over the minutes of a soak"
+    words = "The memory, files, connections, threads and tasks of parts of rbim over the minutes of a soak"
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
         f'role="img" aria-label="{words}">'

@@ -1,4 +1,4 @@
-"""``python -m tests.ci.soak client --minutes 15``; the driver starts the subject by ``... subject NAME PLAN ...``."""
+"""``python -m tests.ci.soak client --minutes 15``."""
 
 import argparse
 import asyncio
@@ -6,7 +6,7 @@ import json
 import sqlite3
 import subprocess
 import sys
-from importlib import import_module
+from contextlib import ExitStack
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -14,73 +14,22 @@ from tempfile import TemporaryDirectory
 
 import attrs
 
-from tests.ci.helpers_ci.proof import about, write_document
+from tests.ci.helpers_ci.proof import ROOT, about, write_document
 
-from .driver import ROOT, Account
-from .probe import PLANTS, Plan, Probe
-from .verdict import BOUNDS, LEAST, judged
+from .parts import PARTS
+from .probe import PLANTS, Probe
+from .verdict import BOUNDS, judged
 
 SAMPLES = 180  # of a run
-SCENARIOS = ("client", "job", "receiver", "emulator")
 POINTS = 60  # of a course in the record
 DRAWN = ("memory", "descriptors", "connections", "threads", "tasks")
 PACKAGES = ("aiohttp", "anyio", "httpx", "httpx2", "uvicorn")
 
 
-def scenario(name):
-    """Return the module of a scenario: ``subject`` runs in the process under observation, ``drive`` beside it."""
-    return import_module(f"{__package__}.{name}")
-
-
 def main(arguments=None):
-    """Run what the command line says; return 1 if something grew or was lost."""
-    told = _parser().parse_args(arguments)
-    names = told.scenario or list(SCENARIOS)
-    versions = {"SQLite": sqlite3.sqlite_version, **{name: version(name) for name in PACKAGES}}
-    run_of = about(**versions) if told.record else {}
-    results = [_run(names[0], told)] if len(names) == 1 else _side_by_side(names, told)
-    for result in results:
-        _say(json.dumps(result) if told.json else said(result))
-    if told.record:
-        write_document(told.record, {**run_of, "runs": [recorded(each) for each in results]})
-    return 0 if all(passed(each) for each in results) else 1
-
-
-def said(result):
-    """Return a run as text: a line for each figure, what was counted, what was lost."""
-    lines = [f"{result['scenario']}, {result['minutes']:g} minutes, {result['rate']:g} requests a second"]
-    for each in result["verdicts"]:
-        growth = f"{each['growth']:+10,.1f} of {each['allowed']:,.0f} {each['unit']}"
-        lines.append(f"  {each['figure']:12} {growth}  {'flat' if each['flat'] else 'GROWS'}")
-    counts = ", ".join(f"{name} {number:,}" for name, number in sorted(result["counts"].items()))
-    return "\n".join([*lines, f"  counts: {counts}", *(f"  LOST: {each}" for each in result["losses"])])
-
-
-def passed(result):
-    """Return whether nothing grew and nothing was lost."""
-    return not result["losses"] and all(each["flat"] for each in result["verdicts"])
-
-
-def recorded(result):
-    """Return a run as the page on reliability and its chart need it: the courses that are drawn, with no peak lost."""
-    samples = result["samples"]
-    number = min(POINTS, len(samples))
-    edges = [round(each * len(samples) / number) for each in range(number + 1)]
-    files = [each["figure"] for each in result["verdicts"] if each["figure"] not in BOUNDS]
-    return {
-        **result,
-        "samples": len(samples),
-        "counts": dict(sorted(result["counts"].items(), key=lambda item: -item[1])),
-        "courses": {
-            name: [max(each[name] for each in samples[begin:end]) for begin, end in pairwise(edges)]
-            for name in (*DRAWN, *files)
-        },
-    }
-
-
-def _parser():
+    """Run what the command line says; return 1 if something grew."""
     parser = argparse.ArgumentParser(prog="python -m tests.ci.soak", description="Run parts of rbim for long, under faults.")
-    parser.add_argument("scenario", nargs="*", help=f"of {', '.join(SCENARIOS)} (default: all at the same time)")
+    parser.add_argument("part", nargs="*", help=f"of {', '.join(PARTS)} (default: all at the same time)")
     parser.add_argument("--minutes", type=float, default=15.0, help="of each run (15)")
     parser.add_argument("--rate", type=float, default=50.0, help="requests in a second (50)")
     parser.add_argument("--life", type=float, default=15.0, help="seconds between two reloads (15)")
@@ -88,64 +37,82 @@ def _parser():
     parser.add_argument("--plant", choices=PLANTS, help="plant a leak, to see it found")
     parser.add_argument("--json", action="store_true", help="print results as JSON lines")
     parser.add_argument("--record", metavar="FILE", type=Path, help="write the results to this file")
-    return parser
-
-
-def _say(text):
-    print(text, flush=True)  # noqa: T201  # a command
+    told = parser.parse_args(arguments)
+    packages = {"SQLite": sqlite3.sqlite_version, **{name: version(name) for name in PACKAGES}}
+    run_of = about(**packages) if told.record else {}
+    results = [_run(told.part[0], told)] if len(told.part) == 1 else _side_by_side(told)
+    for result in results:
+        print(json.dumps(result) if told.json else _said(result), flush=True)  # noqa: T201  # a command
+    if told.record:
+        write_document(told.record, {**run_of, "runs": [_recorded(each) for each in results]})
+    return int(not all(each["flat"] for result in results for each in result["verdicts"]))
 
 
 def _run(name, told):
-    """Run one scenario in this process, and return its result as a document."""
-    seconds, account, module = told.minutes * 60, Account(), scenario(name)
+    """Run one part in this process, and return its result as a document."""
+    part, seconds = PARTS[name], told.minutes * 60
     with TemporaryDirectory(prefix="rbim-soak-") as folder:
-        plan = Plan(
-            requests=told.requests,
+        probe = Probe(
             rate=told.rate,
+            seconds=seconds,
             every=max(0.2, seconds / SAMPLES),
             life=told.life,
             folder=Path(folder),
             plant=told.plant,
+            requests=told.requests,
         )
-        subject = asyncio.run(module.drive(plan, seconds, account))
-        if subject.process.returncode:
-            account.losses.append(f"the {name} ended with code {subject.process.returncode}: {_last(plan.folder / 'log')}")
-    verdicts = judged(subject.samples, {**BOUNDS, **module.BOUNDS}) if len(subject.samples) >= LEAST else []
-    account.require(verdicts, f"{len(subject.samples)} samples of the {name} are too few")
+        asyncio.run(part.run(probe))
     return {
         "scenario": name,
         "minutes": told.minutes,
         "rate": told.rate,
-        "samples": subject.samples,
-        "counts": {**(subject.end or {}), **account.counts},
-        "verdicts": [{**attrs.asdict(each), "flat": each.flat} for each in verdicts],
-        "losses": account.losses,
+        "samples": probe.samples,
+        "counts": dict(probe.counts.most_common()),
+        "verdicts": [{**attrs.asdict(each), "flat": each.flat} for each in judged(probe.samples, {**BOUNDS, **part.bounds})],
     }
 
 
-def _last(log):
-    return log.read_text(encoding="utf-8", errors="replace")[-2000:]
-
-
-def _side_by_side(names, told):
-    """Run several scenarios at the same time, each driver in a process of its own."""
+def _side_by_side(told):
+    """Run several parts at the same time, each in a process of its own."""
     flags = ["--minutes", str(told.minutes), "--rate", str(told.rate), "--life", str(told.life), "--json"]
     flags += ["--requests", str(told.requests)] if told.requests else []
     flags += ["--plant", told.plant] if told.plant else []
-    running = [
-        subprocess.Popen([sys.executable, "-m", "tests.ci.soak", name, *flags], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        for name in names
-    ]
-    try:
-        outputs = [each.communicate()[0] for each in running]
-    finally:
-        for each in running:
-            each.kill()
-    return [json.loads(output) for output in outputs]
+    with ExitStack() as stack:
+        running = []
+        for name in told.part or PARTS:
+            command = [sys.executable, "-m", "tests.ci.soak", name, *flags]
+            log = stack.enter_context((Path(stack.enter_context(TemporaryDirectory())) / "log").open("w+"))
+            started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
+            stack.callback(started.kill)
+            running.append((name, started, log))
+        results = []
+        for name, each, log in running:
+            output = each.communicate()[0]
+            if not output:
+                log.seek(0)
+                raise RuntimeError(f"the {name} ended with code {each.returncode}:\n{log.read()[-2000:]}")
+            results.append(json.loads(output))
+        return results
+
+
+def _said(result):
+    """Return a run as text: a line for each figure, and what was counted."""
+    lines = [f"{result['scenario']}, {result['minutes']:g} minutes, {result['rate']:g} requests a second"]
+    for each in result["verdicts"]:
+        growth = f"{each['growth']:+10,.1f} of {each['allowed']:,.0f} {each['unit']}"
+        lines.append(f"  {each['figure']:12} {growth}  {'flat' if each['flat'] else 'GROWS'}")
+    return "\n".join([*lines, f"  counts: {', '.join(f'{name} {number:,}' for name, number in result['counts'].items())}"])
+
+
+def _recorded(result):
+    """Return a run as the page on reliability and its chart need it: the courses that are drawn, with no peak lost."""
+    samples = result["samples"]
+    number = min(POINTS, len(samples))
+    edges = pairwise(round(each * len(samples) / number) for each in range(number + 1))
+    parts = [samples[begin:end] for begin, end in edges]
+    courses = {name: [max(each[name] for each in part) for part in parts] for name in DRAWN}
+    return {**result, "samples": len(samples), "courses": courses}
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["subject"]:
-        asyncio.run(scenario(sys.argv[2]).subject(Probe(Plan(**json.loads(sys.argv[3]))), *sys.argv[4:]))
-    else:
-        sys.exit(main())
+    sys.exit(main())

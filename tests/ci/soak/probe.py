@@ -1,15 +1,10 @@
-"""The half that runs in the process under observation: it takes samples, counts, and plants a leak if one is wanted.
-
-Everything goes to standard output, one JSON object a line.
-"""
+"""What observes its own process: it takes samples, counts, and plants a leak if one is wanted."""
 
 import asyncio
 import ctypes
 import gc
-import json
 import os
 import resource
-import signal
 import sys
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
@@ -17,50 +12,45 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, ClassVar
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 PAGE = resource.getpagesize() // 1024  # KiB
 PLANTS = ("memory", "descriptors")
 
 
-@frozen(kw_only=True)
-class Plan:
-    """How a subject runs: requests in a second, seconds between two samples and between two reloads, a planted leak.
+@define(kw_only=True)
+class Probe:
+    """Takes samples for so many seconds, or until so many requests, and says to the part when to end.
 
-    With ``requests`` it ends after so many, if not before.
+    ``rate`` is requests in a second, ``every`` and ``life`` are seconds between two samples and between two reloads.
     """
 
     rate: float
+    seconds: float
     every: float
     life: float
-    folder: Path = field(converter=Path)
+    folder: Path
     plant: str | None = None
     requests: int | None = None
-
-
-@define
-class Probe:
-    """Takes the samples of its process until it is asked to stop."""
-
-    plan: Plan
     files: dict[str, Path] = field(factory=dict)
     in_flight: object = lambda: 0  # calls that are open now, each of which is a task
-    stopping: asyncio.Event = field(factory=asyncio.Event)
+    samples: list[dict[str, Any]] = field(factory=list)
     counts: Counter[str] = field(factory=Counter)
     _leak: list[Any] = field(factory=list)
     _began: float = field(factory=monotonic)
 
-    def say(self, **what):
-        """Write one line to the driver."""
-        sys.stdout.write(json.dumps(what) + "\n")
-        sys.stdout.flush()
+    @property
+    def over(self):
+        """Whether the part has to end."""
+        enough = self.requests is not None and self.counts["requests"] >= self.requests
+        return enough or monotonic() > self._began + self.seconds
 
     def work(self):
         """Count one request; a leak that is planted grows here."""
         self.counts["requests"] += 1
-        if self.plan.plant == "memory":
+        if self.plant == "memory":
             self._leak.append(bytes(4096))
-        elif self.plan.plant == "descriptors" and self.counts["requests"] % 10 == 0:
+        elif self.plant == "descriptors" and self.counts["requests"] % 10 == 0:
             self._leak.append(os.open(os.devnull, os.O_RDONLY))
 
     def sample(self):
@@ -74,44 +64,42 @@ class Probe:
             **_descriptors(),
             "threads": len(os.listdir("/proc/self/task")),  # noqa: PTH208
             "tasks": len(asyncio.all_tasks()) - self.in_flight(),
-            "log": _size(self.plan.folder / "log"),
-            **{name: _size(path) for name, path in self.files.items()},
-            "counts": dict(self.counts),
+            **{name: -(-path.stat().st_size // 1024) if path.exists() else 0 for name, path in self.files.items()},
+            "requests": self.counts["requests"],
         }
 
     @asynccontextmanager
     async def running(self):
-        """Take samples while the block runs; SIGTERM sets ``stopping``. Say the counts at the end."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stopping.set)
-        sampling = asyncio.create_task(self._sampling())
+        """Take samples while the block runs. The time begins here."""
+
+        async def sampling():
+            while True:
+                self.samples.append(self.sample())
+                await asyncio.sleep(self.every)
+
+        self._began = monotonic()
+        task = asyncio.create_task(sampling())
         try:
             yield
         finally:
-            sampling.cancel()
+            task.cancel()
             with suppress(asyncio.CancelledError):
-                await sampling
-        self.say(end=dict(self.counts))
-
-    async def _sampling(self):
-        while True:
-            self.say(sample=self.sample())
-            await asyncio.sleep(self.plan.every)
+                await task
 
     async def lives(self, things):
-        """Yield one thing after the other until the subject is asked to stop."""
+        """Yield one thing after the other until the end."""
         for each in things:
-            if self.stopping.is_set():
+            if self.over:
                 return
             self.counts["reloads"] += 1
             yield each
 
-    async def ticks(self, seconds, rate=None):
-        """Yield at a steady rate for so many seconds, or until the subject is asked to stop; late ticks are made up for."""
-        pause = 1 / (rate or self.plan.rate)
-        next_tick, end = monotonic(), monotonic() + seconds
-        while next_tick < end and not self.stopping.is_set():
+    async def ticks(self):
+        """Yield at the rate during one life; late ticks are made up for."""
+        next_tick, end = monotonic(), monotonic() + self.life
+        while next_tick < end and not self.over:
             yield
-            next_tick += pause
+            next_tick += 1 / self.rate
             if (wait := next_tick - monotonic()) > 0:
                 await asyncio.sleep(wait)
 
@@ -141,11 +129,3 @@ def _descriptors():
             is_socket = os.readlink(f"/proc/self/fd/{each}").startswith("socket:")  # noqa: PTH115
             counts["connections" if is_socket else "descriptors"] += 1
     return counts
-
-
-def _size(path):
-    """Return the size in KiB, 0 without a file."""
-    try:
-        return -(-path.stat().st_size // 1024)
-    except FileNotFoundError:
-        return 0

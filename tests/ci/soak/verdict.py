@@ -28,9 +28,8 @@ BOUNDS = {
     "connections": Bound("", 12),  # as many as calls in flight, which are more while the platform is slow
     "threads": Bound("", 3),
     "tasks": Bound("", 8),
-    "log": Bound("KiB", 64, per_thousand=256),  # a traceback for each handler that fails
 }
-"""The bounds of the figures that every subject has."""
+"""The bounds of the figures that every part has."""
 
 LOG = Bound("KiB", 4096, at_most=12 * 1024)
 """The write-ahead log of SQLite: emptied when it has 1,000 pages (4,096 KiB), so that it rises and falls."""
@@ -69,7 +68,7 @@ def judged(samples, bounds):
         raise ValueError(f"{len(samples)} samples are too few")
     late = [each for each in samples if each["at"] >= samples[-1]["at"] / 2]
     span = late[-1]["at"] - late[0]["at"]
-    requests = late[-1]["counts"].get("requests", 0) - late[0]["counts"].get("requests", 0)
+    requests = late[-1]["requests"] - late[0]["requests"]
     return [
         Verdict(
             figure=name,
