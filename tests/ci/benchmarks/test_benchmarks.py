@@ -20,11 +20,6 @@ from benchmarks.work import ACCOUNTS, APP_ID, APP_TOKEN, GROUP, PATH
 from helpers.paths import ROOT
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def target():
     with process("benchmarks.target") as served:

@@ -31,11 +31,6 @@ from rbim.page.server import FilePage, serve_page
 CHROMIUM = TESTS / "ci" / "emulator" / "chromium.jsonl"
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 # ------------------------------------------------------------------------------ the code
 
 
