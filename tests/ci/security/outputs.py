@@ -22,7 +22,6 @@ from security.world import APP_ID, CREDENTIALS, SECRETS, all_logs, command, envi
 
 from helpers.page_client import showing
 from helpers.paths import TESTS
-from helpers.telemetry import Telemetry
 from rbim import AsyncClient, GroupType, LoggingObserver, Request, Retry, errors
 from rbim.bulk.job import InviteJob
 from rbim.callbacks import Receiver, delivery_of, sign
@@ -273,44 +272,6 @@ def _demo(world):
         yield command("demo", "--csv", source, "--json", "--debug")
 
 
-@output()
-def _configuration(world):
-    """Files of the configuration with secrets where they are read, and where they are not."""
-    token, old = (SECRETS[name] for name in ("application token", "older callback token"))
-    password = SECRETS["password in the base URL"]
-    contents = {
-        "right": f'[profiles.p]\napp_id = "{APP_ID}"\napp_token = "{token}"\n',
-        "broken": f'[profiles.p]\napp_token = "{token}\n',
-        "broken later": f'[profiles.p]\napp_token = "{token}"\nx = [\n',
-        "user info": f'[profiles.p]\nbase_url = "http://user:{password}@127.0.0.1:1"\napp_token = "{old}"\n',
-        "number": f"[profiles.p]\napp_token = 0x{token}\n",
-    }
-    yield from _configured(world, contents.values())
-
-
-@output()
-def _wrong_keys(world):
-    """Values of these keys are quoted in errors."""
-    keys = ("app_tokn", "transport", "concurrency", "timeout", "rates", "token_env", "callback_credentials_file")
-    wrong = SECRETS["token under a wrong key"]
-    yield from _configured(world, [f'[profiles.p]\n{key} = "{wrong}"\n' for key in keys])
-
-
-def _configured(world, contents):
-    for content in contents:
-        file = world.path("rbim.toml")
-        file.write_text(content)
-        file.chmod(0o600)
-        for words in (["config", "show"], ["config", "show", "--json"], ["groups", "detail", "g1"]):
-            with environment({"RBIM_CONFIG": str(file), "RBIM_PROFILE": "p", "RBIM_BASE_URL": ""}):
-                yield command("--debug", *words)
-        with environment({}):
-            try:
-                load("p", file, warn=lambda _: None)
-            except errors.RbimError as error:
-                yield shown(error)
-
-
 # ------------------------------------------------------------------------------ the emulator
 
 
@@ -367,14 +328,6 @@ def _calls(world):
             for origin in ORIGINS if not values else ("http://im.example",):
                 yield from asyncio.run(_call(world, transport_named(name), origin, [LoggingObserver()]))
             yield "\n".join(lines)
-
-
-@output()
-def _telemetry(world):
-    telemetry = Telemetry()
-    for origin in ORIGINS:
-        asyncio.run(_call(world, transport_named("asyncio"), origin, [telemetry.observer]))
-    yield telemetry.text()
 
 
 @output()

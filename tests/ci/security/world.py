@@ -26,7 +26,6 @@ SECRETS = {
     "application token": "3e5c77d1b9aa4f0e86f1c2d4a7b80911",
     "older callback token": "9b1deb4d3b7d4bad9bdd2b0d7b3dcb6d",
     "token of another application": "c0ffee5eed1234567890abcdefbadf00",
-    "token under a wrong key": "5c9f2ab17e6d4c3f9a8b7c6d5e4f3a2b",
     "password of the proxy": 'pr0xy/pa"ss@w\u00f6rd%41',
     "password in the base URL": "b4se-Url-pa55w0rd",
     "token of an unrelated variable": "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY",
