@@ -62,13 +62,14 @@ def _run(name, told):
             requests=told.requests,
         )
         asyncio.run(part.run(probe))
+        samples = probe.samples()
     return {
         "scenario": name,
         "minutes": told.minutes,
         "rate": told.rate,
-        "samples": probe.samples,
+        "samples": samples,
         "counts": dict(probe.counts.most_common()),
-        "verdicts": [{**attrs.asdict(each), "flat": each.flat} for each in judged(probe.samples, {**BOUNDS, **part.bounds})],
+        "verdicts": [{**attrs.asdict(each), "flat": each.flat} for each in judged(samples, {**BOUNDS, **part.bounds})],
     }
 
 

@@ -161,6 +161,8 @@ async def _short(client, path, end):
     group = await _group(client)
     rows = [(group, f"u{number}") for number in range(SHORT)]
     async with InviteJob(client, journal=path, chunk=CHUNK, rates=[Rate(20)]).run(rows) as progress:
+        while not progress.began:
+            await asyncio.sleep(0.05)
         await asyncio.sleep(1.0)
         end(progress)
     await open_job(client, path, rates=[Rate(40)]).resume()
@@ -192,6 +194,10 @@ async def jobs(probe):
                 probe.counts["rows done"] += report.accounts.done
                 for each in emulator.state.groups.keys() - groups:
                     del emulator.state.groups[each]
+                for each in groups:  # what the emulator remembers is not what grows
+                    members = emulator.state.groups[each].members
+                    for account in members.keys() - {"admin"}:
+                        del members[account]
             progress.stop()
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import gc
+import json
 import os
 import resource
 import sys
@@ -34,10 +35,17 @@ class Probe:
     requests: int | None = None
     files: dict[str, Path] = field(factory=dict)
     in_flight: object = lambda: 0  # calls that are open now, each of which is a task
-    samples: list[dict[str, Any]] = field(factory=list)
     counts: Counter[str] = field(factory=Counter)
     _leak: list[Any] = field(factory=list)
     _began: float = field(factory=monotonic)
+
+    @property
+    def _samples(self):
+        return self.folder / "samples"
+
+    def samples(self):
+        """Return all samples."""
+        return [json.loads(line) for line in self._samples.read_text(encoding="utf-8").splitlines()]
 
     @property
     def over(self):
@@ -74,7 +82,8 @@ class Probe:
 
         async def sampling():
             while True:
-                self.samples.append(self.sample())
+                with self._samples.open("a", encoding="utf-8") as file:  # in a list, they would be what grows
+                    file.write(f"{json.dumps(self.sample())}\n")
                 await asyncio.sleep(self.every)
 
         self._began = monotonic()
