@@ -51,8 +51,8 @@ DURABLE_SHARE = 0.3
 MEMORY_SHARE = 1.2  # a transaction for each delivery, in memory: one engine for both inboxes, and this one is for tests
 CONSTANT, MEMORY, ENDPOINT = "constant answer", "receiver, MemorySink, not durable", "FastAPI, not durable"
 INBOX, THREADED = "receiver, SqliteInbox", "FastAPI, SQLite, same durability"
-GROUPED, RAW = "FastAPI, SQLite, group commit by hand", "minimal ASGI, SQLite, group commit by hand"
-NAMES = (CONSTANT, MEMORY, ENDPOINT, INBOX, THREADED, GROUPED, RAW)
+GROUPED = "FastAPI, SQLite, group commit by hand"
+NAMES = (CONSTANT, MEMORY, ENDPOINT, INBOX, THREADED, GROUPED)
 ACCEPTS, P99 = 2000, 100.0  # per second, milliseconds
 MODULE = "benchmarks.callbacks"
 
@@ -111,7 +111,6 @@ def measured(warm_up: float, seconds: float, rounds: int) -> Result:
     goals = (
         Goal(name=f"{INBOX} / {THREADED}", value=share(INBOX, THREADED), at_most=DURABLE_SHARE),
         Goal(name=f"{INBOX} / {GROUPED}", value=share(INBOX, GROUPED), at_most=DURABLE_SHARE),
-        Goal(name=f"{INBOX} / {RAW}", value=share(INBOX, RAW)),
         Goal(name=f"{MEMORY} / {ENDPOINT}", value=share(MEMORY, ENDPOINT), at_most=MEMORY_SHARE),
         Goal(name=f"{INBOX}, accepts per second", value=middle(INBOX, lambda turn: turn.rate), at_least=ACCEPTS),
         Goal(name=f"{INBOX}, p99 of an accept, ms", value=middle(INBOX, lambda turn: 1000 * turn.wait(0.99)), at_most=P99),
@@ -147,7 +146,7 @@ def served(serve: str, file: Path) -> Any:  # an ASGI application
         return app
     from benchmarks import durable_peers
 
-    made = {THREADED: durable_peers.fastapi, GROUPED: durable_peers.fastapi_group, RAW: durable_peers.raw_group}
+    made = {THREADED: durable_peers.fastapi, GROUPED: durable_peers.fastapi_group}
     return made[serve](str(file))
 
 
