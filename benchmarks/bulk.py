@@ -1,27 +1,22 @@
-"""The cost of a job beside its requests (memory, journal, commits, phases), and its pace on platforms with limits.
+"""The cost of a job beside its requests (memory, journal, slow commits), and its pace on platforms with limits.
 
-Run: python -m benchmarks.bulk [memory | journal | commits | phases | pace] [--rows 100000 1000000] [--chunk 1 50] [--stub]
+Run: python -m benchmarks bulk
 
-*memory*: a job of invitations from a CSV file with N rows. It sends to a server in another process
-(``--stub``: to a transport with a constant answer, in the job's own process). Each job has its own process. *idle* is its
-resident memory after all imports, with an open client. The peaks are above idle: while the file is loaded, and in all.
-*journal* is the size of the closed journal on the disk.
+*Memory*: a job of invitations from a CSV file with N rows, in a process of its own. It sends to a server in another process.
+*idle* is its resident memory after all imports, with an open client. The peaks are above idle: while the file is loaded, and
+in all. *journal* is the size of the closed journal on the disk.
 
-*journal*: the same loaded accounts, in requests of ``--chunk`` accounts, sent in three ways: by the job; by the same job
-with a journal in memory that writes nothing; and by ``fan_out`` of operations made before. Each transport has its turns,
-because the own cost of a slow one hides that of the journal. Turns are interleaved, a ratio compares two turns of the same
-round, the figures are medians. CPU is that of all threads of the process. The goals hold for the CPU of requests over
-sockets, because waits depend on the other work of the machine.
+*Journal*: the same loaded accounts, in requests of 1 and of 50 accounts, sent by the job, and by the same job with a journal
+in memory that writes nothing. Each transport has its turns, because the own cost of a slow one hides that of the journal.
+Turns are interleaved, a ratio compares two turns of the same round, the figures are medians. CPU is that of all threads of
+the process. The goals hold for the CPU of requests over sockets, because waits depend on the other work of the machine.
 
-*commits*: the same job over ``AsyncioTransport`` while each commit of its journal takes 10 ms longer, and while it does not:
-requests per second.
-
-*phases*: see ``benchmarks.loading``. *pace*: see ``benchmarks.pace``.
+*Slow commits*: the same job over ``AsyncioTransport`` while each commit of its journal takes 10 ms longer, and while it does
+not: requests per second. *Pace*: see ``benchmarks.pace``.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import resource
@@ -38,15 +33,11 @@ from pathlib import Path
 from shutil import copyfile
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
-
-from benchmarks import loading
 from benchmarks.bulk_parts import AtOnce, Unwritten, chunk_of, client_of, loaded_journal, requests
 from benchmarks.httpload import ROOT, process
 from benchmarks.pace import pace
-from benchmarks.results import Goal, Result, Table, shown
-from rbim import InviteJoinGroup
-from rbim.bulk import Done, InviteJob, RowFile, fan_out, open_job
+from benchmarks.results import Goal, Result, Table
+from rbim.bulk import InviteJob, RowFile, open_job
 from rbim.bulk.dispatcher import Dispatcher
 from rbim.bulk.journal.journal import Journal
 from rbim.bulk.journal.loading import Loaded
@@ -62,7 +53,7 @@ if TYPE_CHECKING:
     from benchmarks.results import Options
     from rbim import AsyncClient
 
-__all__ = ["Journaled", "commits", "cost", "main", "memory", "run", "whole_job"]
+__all__ = ["run"]
 
 MODULE = "benchmarks.bulk"
 GROUP_SIZE = 1900
@@ -108,7 +99,7 @@ def sampled() -> Generator[list[int]]:
         samples.append(resident())
 
 
-async def whole_job(path: Path, port: int | None) -> dict[str, float]:
+async def whole_job(path: Path, port: int) -> dict[str, float]:
     """Run a job of a file, and return its figures; memory in bytes above idle."""
     async with client_of(port) as client:
         job = InviteJob(client, journal=path.with_suffix(".journal"))
@@ -137,7 +128,7 @@ async def whole_job(path: Path, port: int | None) -> dict[str, float]:
     }
 
 
-def memory(rows: Sequence[int], *, stub: bool = False) -> Result:
+def memory(rows: Sequence[int]) -> Result:
     """Return the memory and the speed of jobs with these numbers of rows."""
     sizes: list[tuple[str | float, ...]] = []
     rates: list[tuple[str | float, ...]] = []
@@ -146,25 +137,23 @@ def memory(rows: Sequence[int], *, stub: bool = False) -> Result:
         for number in rows:
             path = Path(folder, f"{number}.csv")
             write_rows(path, number)
-            with serving(stub=stub) as port:
-                command = [sys.executable, "-m", MODULE, "--child", str(path)]
-                command += () if port is None else ("--port", str(port))
+            with process("benchmarks.target") as server:
+                command = [sys.executable, "-m", MODULE, str(path), str(server.port)]
                 figures = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout)
             name = f"{number:,} rows"
             sizes.append((name, *(figures[size] / MIB for size in ("idle", "loading", "peak", "journal"))))
             rates.append((name, *(figures[rate] for rate in ("load", "rows", "requests"))))
             peaks.append(figures["peak"] / MIB)
-    way = "a stub transport" if stub else "HTTP"
     return Result(
         part="bulk: memory",
         tables=(
             Table(
-                title=f"MiB that a job uses, over {way}",
+                title="MiB that a job uses, over HTTP",
                 columns=("", "idle", "above idle: loading", "above idle: peak", "journal on the disk"),
                 rows=tuple(sizes),
             ),
             Table(
-                title=f"Rows and requests per second, over {way}",
+                title="Rows and requests per second, over HTTP",
                 columns=("", "rows loaded", "rows sent", "requests"),
                 rows=tuple(rates),
                 digits=0,
@@ -172,16 +161,6 @@ def memory(rows: Sequence[int], *, stub: bool = False) -> Result:
         ),
         goals=(Goal(name="highest peak of a job above idle, MiB", value=max(peaks), at_most=MEMORY_GOAL),),
     )
-
-
-@contextmanager
-def serving(*, stub: bool) -> Generator[int | None]:
-    """Yield the port of a server in its own process, whose answers have heads of their own; for a stub, None."""
-    if stub:
-        yield None
-        return
-    with process("benchmarks.target") as server:
-        yield server.port
 
 
 # The journal.
@@ -234,79 +213,50 @@ async def without_journal(
     return taken()
 
 
-async def fanned_out(client: AsyncClient, sendings: list[Sending], settings: JobSettings, _: Path) -> tuple[float, float]:
-    """Send the requests as operations made before, with ``fan_out``; return wall and CPU seconds."""
-    ops = [InviteJoinGroup(group_id=group, members=inside) for group, inside in sendings]
-    done = 0
-    taken = stopwatch()
-    async with fan_out(client, ops, workers=settings.concurrency) as outcomes:
-        async for outcome in outcomes:
-            done += isinstance(outcome, Done)
-    assert done == len(ops)
-    return taken()
+WAYS = {"with journal": with_journal, "without journal": without_journal}
 
 
-WAYS = {"with journal": with_journal, "without journal": without_journal, "fan_out": fanned_out}
-
-
-@frozen(kw_only=True)
-class Journaled:
-    """The plan of the part journal: requests per turn, accounts per request, requests in flight, turns, ways to send.
-
-    With ``stub``, the requests need no transport.
-    """
-
-    requests: int = 1000
-    chunks: tuple[int, ...] = (1, 50)
-    concurrency: tuple[int, ...] = (50, 100)
-    repeats: int = 5
-    ways: tuple[str, ...] = tuple(WAYS)
-    transports: tuple[str, ...] = ("AsyncioTransport", "HttpxTransport")
-    stub: bool = False
-
-
-async def turns(plan: Journaled, chunk: int, concurrency: int, client: AsyncClient) -> dict[str, list[tuple[float, float]]]:
-    """Return the wall and CPU seconds of the turns of each way, interleaved."""
-    sendings = requests(plan.requests, chunk)
+async def turns(
+    number: int, chunk: int, concurrency: int, client: AsyncClient, rounds: int
+) -> dict[str, list[tuple[float, float]]]:
+    """Return the wall and CPU seconds of the turns of both ways, interleaved."""
+    sendings = requests(number, chunk)
     settings = JobSettings(concurrency=concurrency, adaptive=False)
-    took: dict[str, list[tuple[float, float]]] = {name: [] for name in plan.ways}
+    took: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
     with tempfile.TemporaryDirectory() as folder:
         template = Path(folder, "template.journal")
         loaded_journal(template, sendings, settings)
         async with client:
-            for number in range(plan.repeats + 1):
-                for name in plan.ways:
-                    seconds = await WAYS[name](client, sendings, settings, template)
-                    if number:  # the first turn warms up
+            for turn in range(rounds + 1):
+                for name, send in WAYS.items():
+                    seconds = await send(client, sendings, settings, template)
+                    if turn:  # the first turn warms up
                         took[name].append(seconds)
     return took
 
 
-def cost(plan: Journaled) -> Result:
-    """Return the cost of requests with the journal and without it."""
+def cost(number: int, concurrency: int, rounds: int) -> Result:
+    """Return the cost of so many requests with the journal and without it."""
     rows: list[tuple[str | float, ...]] = []
     goals: list[Goal] = []
-    transports = plan.transports[:1] if plan.stub else plan.transports
-    for transport, chunk, concurrency in product(transports, plan.chunks, plan.concurrency):
-        with serving(stub=plan.stub) as port:
-            took = asyncio.run(turns(plan, chunk, concurrency, client_of(port, transport)))
-        what = f"{chunk} account{'s' * (chunk > 1)}, {concurrency} in flight"
-        if not plan.stub:
-            what = f"{transport}, {what}"
+    for transport, chunk in product(("AsyncioTransport", "HttpxTransport"), (1, 50)):
+        with process("benchmarks.target") as server:
+            took = asyncio.run(turns(number, chunk, concurrency, client_of(server.port, transport), rounds))
+        what = f"{transport}, {chunk} account{'s' * (chunk > 1)}, {concurrency} in flight"
         for name, mine in took.items():
             pairs = list(zip(mine, took["without journal"], strict=True))
-            seconds = [statistics.median(turn[column] for turn in mine) * 1000 / plan.requests for column in (0, 1)]
+            seconds = [statistics.median(turn[column] for turn in mine) * 1000 / number for column in (0, 1)]
             ratios = [statistics.median(one[column] / other[column] for one, other in pairs) for column in (0, 1)]
             rows.append((f"{what}: {name}", *seconds, *ratios))
             if name == "with journal":
                 goals.append(Goal(name=f"CPU with the journal / without, {what}", value=ratios[1], at_most=JOURNAL_GOAL))
     table = Table(
-        title=f"Seconds for 1000 requests of a job, over {'a stub transport' if plan.stub else 'HTTP'}",
+        title="Seconds for 1000 requests of a job, over HTTP",
         columns=("", "wall", "CPU", "wall / without journal", "CPU / without journal"),
         rows=tuple(rows),
         digits=2,
     )
-    return Result(part="bulk: journal", tables=(table,), goals=() if plan.stub else tuple(goals))
+    return Result(part="bulk: journal", tables=(table,), goals=tuple(goals))
 
 
 @contextmanager
@@ -341,10 +291,10 @@ async def speeds(number: int, repeats: int, client: AsyncClient) -> tuple[list[f
     return found
 
 
-def commits(number: int = 5000, repeats: int = 5, *, stub: bool = False) -> Result:
+def commits(number: int, repeats: int) -> Result:
     """Return what slow commits cost a job."""
-    with serving(stub=stub) as port:
-        usual, slow = asyncio.run(speeds(number, repeats, client_of(port, "AsyncioTransport")))
+    with process("benchmarks.target") as server:
+        usual, slow = asyncio.run(speeds(number, repeats, client_of(server.port, "AsyncioTransport")))
     share = statistics.median(one / other for one, other in zip(slow, usual, strict=True))
     table = Table(
         title="Requests per second of a job, fifty accounts a request",
@@ -362,9 +312,7 @@ def commits(number: int = 5000, repeats: int = 5, *, stub: bool = False) -> Resu
 def run(options: Options) -> Result:
     """Measure memory, the journal, slow commits and the pace, as one part of the benchmarks."""
     number, flying, rows = (50, 50, [2000]) if options.quick else (1000, 100, [100_000, 300_000])
-    ways = ("with journal", "without journal")
-    plan = Journaled(requests=number, concurrency=(flying,), repeats=options.rounds, ways=ways)
-    results = [memory(rows), cost(plan), commits(20 * number, options.rounds), pace(options)]
+    results = [memory(rows), cost(number, flying, options.rounds), commits(20 * number, options.rounds), pace(options)]
     return Result(
         part="bulk",
         tables=tuple(table for result in results for table in result.tables),
@@ -372,47 +320,5 @@ def run(options: Options) -> Result:
     )
 
 
-SECTIONS: dict[str, Callable[[argparse.Namespace], Result]] = {
-    "memory": lambda options: memory(options.rows, stub=options.stub),
-    "journal": lambda options: cost(
-        Journaled(
-            requests=options.requests,
-            chunks=tuple(options.chunk),
-            concurrency=tuple(options.concurrency),
-            repeats=options.repeats,
-            stub=options.stub,
-        )
-    ),
-    "commits": lambda options: commits(repeats=options.repeats, stub=options.stub),
-    "phases": lambda options: loading.whole_jobs(options.rows),
-    "pace": lambda _: pace(),
-}
-
-
-def main(options: argparse.Namespace) -> bool:
-    """Print the tables, and return whether all goals are met."""
-    met = True
-    for name in options.section or SECTIONS:
-        result = SECTIONS[name](options)
-        print(shown(result), end="\n\n", flush=True)
-        met = met and result.met
-    return met
-
-
 if __name__ == "__main__":
-    about = "Measure the cost of a job beside its requests, and its pace."
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=about)
-    parser.add_argument("section", nargs="*", choices=[*SECTIONS, []], help="the sections to measure (default: all)")
-    parser.add_argument("--rows", type=int, nargs="+", default=[20_000, 100_000], help="rows of the files (memory, phases)")
-    parser.add_argument("--requests", type=int, default=1000, help="requests per turn (journal)")
-    parser.add_argument("--chunk", type=int, nargs="+", default=[1, 50], help="accounts per request (journal)")
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[50, 100], help="requests in flight (journal)")
-    parser.add_argument("--repeats", type=int, default=5, help="turns (journal)")
-    parser.add_argument("--stub", action="store_true", help="no HTTP: only the cost of the job itself (memory, journal)")
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.child is not None:
-        print(json.dumps(asyncio.run(whole_job(options.child, options.port))))
-    else:
-        sys.exit(not main(options))
+    print(json.dumps(asyncio.run(whole_job(Path(sys.argv[1]), int(sys.argv[2])))))

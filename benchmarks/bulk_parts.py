@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Sending = tuple[str, tuple[str, ...]]
 
-__all__ = ["ANSWER", "AtOnce", "Stub", "Unwritten", "chunk_of", "client_of", "loaded_journal", "requests"]
+__all__ = ["AtOnce", "Unwritten", "chunk_of", "client_of", "loaded_journal", "requests"]
 
 T = TypeVar("T")
 
@@ -38,19 +38,16 @@ ANSWER = b'{"statusCode":"000000"}'
 HEADERS = {"content-type": "application/json;charset=utf-8"}
 
 
-def client_of(port: int | None, transport: str = "HttpxTransport", *, answer: bytes = ANSWER) -> AsyncClient:
+def client_of(port: int | None, transport: str = "HttpxTransport") -> AsyncClient:
     """Return a client of the server on a port, over a transport; for None, a client of the stub transport."""
     if port is None:
-        return AsyncClient(base_url="http://stub", transport=Stub(answer), credentials=CREDENTIALS)
+        return AsyncClient(base_url="http://stub", transport=Stub(), credentials=CREDENTIALS)
     made = getattr(import_module(f"rbim.transports.{transport.removesuffix('Transport').lower()}"), transport)()
     return AsyncClient(base_url=f"http://127.0.0.1:{port}", credentials=CREDENTIALS, transport=made)
 
 
 class Stub:
     """A transport with a constant answer."""
-
-    def __init__(self, answer: bytes = ANSWER) -> None:
-        self._answer = answer
 
     async def __aenter__(self) -> Self:
         return self
@@ -62,7 +59,7 @@ class Stub:
         """Answer."""
         del timeout
         await checkpoint()
-        return Response(200, HEADERS, self._answer)
+        return Response(200, HEADERS, ANSWER)
 
 
 class Unwritten:

@@ -1,7 +1,6 @@
 """What a receiver of callbacks costs and bears, beside endpoints with the same checks: not durable, and durable.
 
 Run: python -m benchmarks callbacks
-or, for the first two tables: python -m benchmarks.callbacks [--seconds 2] [--repeats 5] [--http httptools]
 
 Each server has its own process on one core, with the same uvicorn and the same settings. The client runs on another core. It
 sends signed messages, all different and prepared before, over 200 connections. The client does so little work that the
@@ -14,13 +13,11 @@ Durable are the receiver with a SqliteInbox in a temporary directory and the end
 they commit every event to the disk before the answer. The second table has the rates and the durations of all of them.
 
 The other tables: one conversation beside a thousand (``callbacks_conversations.py``), the overflow file
-(``callbacks_spool.py``), a burst (``callbacks_burst.py``), and an inbox in which a million events wait
-(``callbacks_backlog.py``).
+(``callbacks_spool.py``), and an inbox in which a million events wait (``callbacks_backlog.py``).
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import statistics
@@ -29,70 +26,60 @@ import tempfile
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from benchmarks.callbacks_backlog import backlog
-from benchmarks.callbacks_burst import burst
 from benchmarks.callbacks_conversations import conversations
 from benchmarks.callbacks_spool import spool
 from benchmarks.deliveries import APP_ID, TOKEN, messages, receiver
 from benchmarks.httpload import constant, keep_to_core, on_cores, process, serve_app, tell_time
-from benchmarks.results import Goal, Result, Table, shown
+from benchmarks.results import Goal, Result, Table
 from rbim.callbacks import MemorySink, SqliteInbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from benchmarks.httpload import Measured, Served
+    from benchmarks.httpload import Measured
     from benchmarks.results import Options
 
-__all__ = ["Turns", "main", "measured", "run"]
+__all__ = ["run"]
 
 CONNECTIONS = 200
 DURABLE_SHARE = 0.3
 MEMORY_SHARE = 1.2  # a transaction for each delivery, in memory: one engine for both inboxes, and this one is for tests
 CONSTANT, MEMORY, ENDPOINT = "constant answer", "receiver, MemorySink, not durable", "FastAPI, not durable"
 INBOX, THREADED = "receiver, SqliteInbox", "FastAPI, SQLite, same durability"
-GROUPED, RAW = "FastAPI, SQLite, group commit by hand", "minimal ASGI, SQLite, group commit by hand"
-NAMES = (CONSTANT, MEMORY, ENDPOINT, INBOX, THREADED, GROUPED, RAW)
+GROUPED = "FastAPI, SQLite, group commit by hand"
+NAMES = (CONSTANT, MEMORY, ENDPOINT, INBOX, THREADED, GROUPED)
 ACCEPTS, P99 = 2000, 100.0  # per second, milliseconds
 MODULE = "benchmarks.callbacks"
 
 
-@frozen(kw_only=True)
-class Turns:
-    """The plan: seconds of the warm-up and of each turn, the number of turns, and uvicorn's HTTP parser."""
-
-    warm_up: float = 0.3
-    seconds: float = 2.0
-    repeats: int = 5
-    http: Literal["httptools", "h11"] = "httptools"
-
-
-def turns_of(turns: Turns, numbers: Iterator[int]) -> list[dict[str, Measured]]:
+def turns_of(warm_up: float, seconds: float, rounds: int) -> list[dict[str, Measured]]:
     """Return the measurements of each server, by round."""
+    numbers = count()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        servers: dict[str, Served] = {}
-        for number, name in enumerate(NAMES):
-            arguments = ("--serve", name, "--http", turns.http, "--inbox", str(folder / f"{number}.db"))
-            servers[name] = stack.enter_context(process(MODULE, *arguments))
-        requests = messages(numbers, turns.warm_up, CONNECTIONS)
+        servers = {
+            name: stack.enter_context(process(MODULE, name, str(folder / f"{number}.db")))
+            for number, name in enumerate(NAMES)
+        }
+        requests = messages(numbers, warm_up, CONNECTIONS)
         for server in servers.values():
-            server.turn(iter(requests), turns.warm_up, CONNECTIONS)
+            server.turn(iter(requests), warm_up, CONNECTIONS)
         found: list[dict[str, Measured]] = []
-        for _ in range(turns.repeats):
-            requests = messages(numbers, turns.seconds, CONNECTIONS)
-            found += [{name: each.turn(iter(requests), turns.seconds, CONNECTIONS) for name, each in servers.items()}]
+        for _ in range(rounds):
+            requests = messages(numbers, seconds, CONNECTIONS)
+            found += [{name: each.turn(iter(requests), seconds, CONNECTIONS) for name, each in servers.items()}]
     return found
 
 
-def measured(turns: Turns) -> Result:
+def measured(warm_up: float, seconds: float, rounds: int) -> Result:
     """Measure all servers."""
     with on_cores(0):
-        found = turns_of(turns, count())
+        found = turns_of(warm_up, seconds, rounds)
     above = {name: [each[name].cpu - each[CONSTANT].cpu for each in found] for name in NAMES}
 
     def share(ours: str, theirs: str) -> float:
@@ -124,7 +111,6 @@ def measured(turns: Turns) -> Result:
     goals = (
         Goal(name=f"{INBOX} / {THREADED}", value=share(INBOX, THREADED), at_most=DURABLE_SHARE),
         Goal(name=f"{INBOX} / {GROUPED}", value=share(INBOX, GROUPED), at_most=DURABLE_SHARE),
-        Goal(name=f"{INBOX} / {RAW}", value=share(INBOX, RAW)),
         Goal(name=f"{MEMORY} / {ENDPOINT}", value=share(MEMORY, ENDPOINT), at_most=MEMORY_SHARE),
         Goal(name=f"{INBOX}, accepts per second", value=middle(INBOX, lambda turn: turn.rate), at_least=ACCEPTS),
         Goal(name=f"{INBOX}, p99 of an accept, ms", value=middle(INBOX, lambda turn: 1000 * turn.wait(0.99)), at_most=P99),
@@ -135,21 +121,14 @@ def measured(turns: Turns) -> Result:
 def run(options: Options) -> Result:
     """Measure all tables, as one part of the benchmarks."""
     warm_up, seconds = (0.05, 0.1) if options.quick else (0.3, 1.0)
-    costs = measured(Turns(warm_up=warm_up, seconds=seconds, repeats=options.rounds))
-    others = (conversations(options), spool(options), burst(options), backlog(options))
+    costs = measured(warm_up, seconds, options.rounds)
+    others = (conversations(options), spool(options), backlog(options))
     return evolve(
         costs,
         tables=(*costs.tables, *(each.table for each in others)),
         goals=(*costs.goals, *(goal for each in others for goal in each.goals)),
         notes=tuple(note for each in others for note in each.notes),
     )
-
-
-def main(turns: Turns) -> bool:
-    """Print both tables, and return whether all goals are met."""
-    result = measured(turns)
-    print(shown(result))
-    return result.met
 
 
 def served(serve: str, file: Path) -> Any:  # an ASGI application
@@ -167,22 +146,12 @@ def served(serve: str, file: Path) -> Any:  # an ASGI application
         return app
     from benchmarks import durable_peers
 
-    made = {THREADED: durable_peers.fastapi, GROUPED: durable_peers.fastapi_group, RAW: durable_peers.raw_group}
+    made = {THREADED: durable_peers.fastapi, GROUPED: durable_peers.fastapi_group}
     return made[serve](str(file))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description="Measure the cost of receiving deliveries.")
-    parser.add_argument("--seconds", type=float, default=Turns().seconds, help="seconds per turn")
-    parser.add_argument("--repeats", type=int, default=Turns().repeats)
-    parser.add_argument("--http", default=Turns().http, choices=["httptools", "h11"], help="uvicorn's HTTP parser")
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
-    parser.add_argument("--inbox", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.serve:
-        keep_to_core(1)
-        tell_time()
-        app = served(options.serve, options.inbox)
-        asyncio.run(serve_app(app, http=options.http, lifespan="off" if options.serve == CONSTANT else "on"))
-    else:
-        sys.exit(not main(Turns(seconds=options.seconds, repeats=options.repeats, http=options.http)))
+    keep_to_core(1)
+    tell_time()
+    name, inbox = sys.argv[1:]
+    asyncio.run(serve_app(served(name, Path(inbox)), http="httptools", lifespan="off" if name == CONSTANT else "on"))

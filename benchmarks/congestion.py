@@ -65,7 +65,7 @@ def emulated(limit: int, burst: int, asked: str | None, offered: Any, *, hand: b
     if hand:
         loads.run_emulated("asyncio", lambda: by_hand(calls, platform))
     else:
-        loads.run(calls, platform, loads.Limits())
+        loads.run(calls, platform, Limits())
     return calls, platform
 
 

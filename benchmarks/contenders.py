@@ -7,10 +7,10 @@ from importlib.util import find_spec
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from benchmarks.floor import Floor
-from benchmarks.peers import Aiohttp, Httpx, Httpx2, Pyreqwest, Requests
+from benchmarks.peers import Aiohttp, Httpx, Httpx2, Pyreqwest
 from benchmarks.work import ACCOUNTS, APP_ID, APP_TOKEN, GROUP, TIMEOUT, together
 from rbim import AsyncClient, Credentials, InviteJoinGroup, Limits, fan_out
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from benchmarks.work import Carrier
     from rbim.http import Transport
 
-__all__ = ["ALL", "CLIENTS", "FLOOR", "PARSERS", "Contender", "FannedOut", "Rbim", "Ready", "chosen", "on_uvloop"]
+__all__ = ["ALL", "CLIENTS", "FLOOR", "PARSERS", "Contender", "FannedOut", "Rbim", "Ready"]
 
 PARSERS = "httptools"
 """The module without which AsyncioTransport parses with h11."""
@@ -83,22 +83,18 @@ class FannedOut(Ready):
 class Contender:
     """One row: its name, and the function that makes it for an origin, a number in flight and an authority's certificate.
 
-    ``needs``: a module without which the row is left out. ``bursts``: whether it can begin any number of calls at once.
-    ``uvloop``: whether it runs on uvloop. ``without``: a module that is hidden from its process.
+    ``needs``: a module without which the row is left out. ``without``: a module that is hidden from its process.
     """
 
     name: str
     make: Callable[[str, int, str | None], Carrier]
     needs: str = ""
-    bursts: bool = True
-    uvloop: bool = False
     without: str = ""
 
     @property
     def missing(self) -> str:
         """The module that it needs and that is not installed, or an empty text."""
-        needed = (self.needs, "uvloop" if self.uvloop else "")
-        return next((module for module in needed if module and find_spec(module) is None), "")
+        return self.needs if self.needs and find_spec(self.needs) is None else ""
 
 
 def _rbim(
@@ -109,11 +105,6 @@ def _rbim(
         return kind(made(verify=ca) if ca else made(), origin, in_flight)
 
     return Contender(name or f"rbim over {transport}", make, needs, without=without)
-
-
-def on_uvloop(contender: Contender) -> Contender:
-    """Return the same row on uvloop."""
-    return evolve(contender, name=f"{contender.name}, uvloop", uvloop=True)
 
 
 FLOOR = Contender("bytes-level floor", Floor)
@@ -127,22 +118,11 @@ CLIENTS = (
     Contender("aiohttp by hand", Aiohttp, "aiohttp"),
     Contender("httpx by hand", Httpx, "httpx"),
     Contender("httpx2 by hand", Httpx2, "httpx2"),
-    Contender("requests in 32 threads", Requests, "requests", bursts=False),
     FLOOR,
 )
 SENDS = (
     _rbim("AsyncioTransport", PARSERS, name="send", kind=Ready),
-    evolve(_rbim("AsyncioTransport", PARSERS, name="fan_out", kind=FannedOut), bursts=False),
+    _rbim("AsyncioTransport", PARSERS, name="fan_out", kind=FannedOut),
 )
-_BY_NAME = {client.name: client for client in (*CLIENTS, *SENDS)}
-ON_UVLOOP = tuple(
-    on_uvloop(_BY_NAME[name])
-    for name in ("rbim over AsyncioTransport", "rbim over HttpxTransport", "aiohttp by hand", FLOOR.name)
-)
-ALL = {**_BY_NAME, **{client.name: client for client in ON_UVLOOP}}
+ALL = {client.name: client for client in (*CLIENTS, *SENDS)}
 """Every row by its name."""
-
-
-def chosen(*names: str) -> tuple[Contender, ...]:
-    """Return the rows with these names."""
-    return tuple(ALL[name] for name in names)

@@ -81,7 +81,7 @@ def parts() -> dict[str, Callable[[], object]]:
 
 def run(options: Options) -> Result:
     """Measure the whole call and its parts, with and without orjson, and the floor."""
-    plan = Plan(in_flight=(10,), bursts=(), seconds=0.01, warm=0.01) if options.quick else Plan(in_flight=(100,), bursts=())
+    plan = Plan(in_flight=(10,), seconds=0.01, warm=0.01) if options.quick else Plan(in_flight=(100,))
     codecs = JSON_CODECS if json.orjson is not None else JSON_CODECS[1:]
     names = (WHOLE, READY, *parts())
     with on_cores(CORE), process("benchmarks.target") as served:
@@ -113,7 +113,7 @@ def run(options: Options) -> Result:
 
 
 def _floor(served: Served, plan: Plan) -> float:
-    return asyncio.run(turn(FLOOR, Place.of(served), plan.in_flight[0], plan))[0].ms
+    return asyncio.run(turn(FLOOR, Place.of(served), plan.in_flight[0], plan)).ms
 
 
 def _on(library: str, name: str, plan: Plan) -> float:

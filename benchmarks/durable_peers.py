@@ -1,23 +1,20 @@
 """Endpoints for deliveries that store each one in SQLite before they answer, as a careful team would write them.
 
-There are three: FastAPI with a transaction in a thread for each delivery; FastAPI with a group commit, in which deliveries
-that arrive during a transaction share the next one; a minimal ASGI application with the same group commit. The file is in
-WAL mode with ``synchronous = FULL``, as that of a ``SqliteInbox``. ``benchmarks/callbacks.py`` compares the receiver with
-them.
+Both are FastAPI: with a transaction in a thread for each delivery; and with a group commit, in which deliveries that arrive
+during a transaction share the next one. The file is in WAL mode with ``synchronous = FULL``, as that of a ``SqliteInbox``.
+``benchmarks/callbacks.py`` compares the receiver with them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sqlite3
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
-from starlette.datastructures import Headers
 
-from benchmarks.fastapi_peer import APP_ID, authentic, checked
+from benchmarks.fastapi_peer import checked
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
 
     Row = tuple[str, bytes]
 
-__all__ = ["GroupCommit", "Store", "fastapi", "fastapi_group", "raw_group"]
+__all__ = ["GroupCommit", "Store", "fastapi", "fastapi_group"]
 
 
 class Store:
@@ -106,35 +103,3 @@ def fastapi(path: str) -> FastAPI:
 def fastapi_group(path: str) -> FastAPI:
     """Return the endpoint with a group commit."""
     return _application(GroupCommit(Store(path)).add)
-
-
-def raw_group(path: str) -> Callable[..., Awaitable[None]]:
-    """Return the minimal ASGI application with a group commit: the same checks of the signature, no model, no routes."""
-    commit = GroupCommit(Store(path))
-    accepted: dict[str, Any] = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
-    refused = {**accepted, "status": 401}
-
-    async def app(
-        scope: dict[str, Any], receive: Callable[..., Awaitable[Any]], send: Callable[..., Awaitable[None]]
-    ) -> None:
-        if scope["type"] == "lifespan":
-            for step in ("startup", "shutdown"):
-                await receive()
-                await send({"type": f"lifespan.{step}.complete"})
-            return
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-        start = refused
-        if authentic(Headers(scope=scope), body):
-            event = json.loads(body)
-            app_id, sign, _ = event["fromAccount"].partition("#")
-            if not sign or app_id == APP_ID:
-                await commit.add((f"{event['msgId']}\0{event['convType']}\0{event['msgType']}\0{event['to']}", body))
-                start = accepted
-        await send(start)
-        await send({"type": "http.response.body", "body": b""})
-
-    return app

@@ -1,6 +1,6 @@
 """The cost of a start: CPU time of new interpreters that import, and of commands, beside one that imports httpx.
 
-Run: python -m benchmarks.import_time [--rounds 15]
+Run: python -m benchmarks import_time
 
 Each figure is the user and system time of one process from start to end, with compiled bytecode on the disk (a start before
 the first round writes it). Starts are interleaved, the figures are medians, and a ratio compares two starts of the same
@@ -16,7 +16,6 @@ a file of ten rows to a server with a constant answer, and writes a journal.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -29,14 +28,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.httpload import ROOT, process
-from benchmarks.results import Goal, Result, Table, interleaved, ratio, shown
+from benchmarks.results import Goal, Result, Table, interleaved, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from benchmarks.results import Options
 
-__all__ = ["ALONE", "BARE", "HTTPX", "INVITE", "IN_USE", "LEAVE", "NAMES", "STARTS", "cpu_ms", "main", "measured", "run"]
+__all__ = ["run"]
 
 BARE, HTTPX, ALONE, IN_USE = "python -c pass", "import httpx", "httpx alone", "rbim in use"
 NAMES, NAMES_ALONE = "from rbim import AsyncClient, CreateGroup", "from rbim import AsyncClient, CreateGroup, alone"
@@ -160,16 +159,3 @@ def measured(rounds: int, *, warm_up: bool = False) -> Result:
     ]
     notes = tuple(f"left out: {name} ({library} is not installed)" for name, library in missing.items())
     return Result(part="import_time", tables=(table,), goals=tuple(goals), notes=notes)
-
-
-def main(rounds: int) -> bool:
-    """Print the table, and return whether the goal is met."""
-    result = measured(rounds, warm_up=True)
-    print(shown(result))
-    return result.met
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.import_time", description="Measure the cost of a start.")
-    parser.add_argument("--rounds", type=int, default=15)
-    sys.exit(not main(parser.parse_args().rounds))

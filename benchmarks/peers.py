@@ -8,11 +8,8 @@ authority's certificate, for a server with TLS.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-import threading
 from abc import ABC, abstractmethod
-from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = ["Aiohttp", "Httpx", "Httpx2", "Pyreqwest", "Requests"]
+__all__ = ["Aiohttp", "Httpx", "Httpx2", "Pyreqwest"]
 
 
 class _Peer(ABC):
@@ -134,57 +131,3 @@ class Pyreqwest(_Peer):
             .send()
         )
         return success(await response.json())
-
-
-class Requests:
-    """requests: at most 32 threads, each with its own session; ``json=`` and ``json()`` use the standard library."""
-
-    THREADS = 32
-
-    def __init__(self, origin: str, in_flight: int, ca: str | None = None) -> None:
-        self._origin = origin
-        self._ca = ca
-        self._count = min(in_flight, self.THREADS)
-        self._counting = threading.Lock()
-
-    async def __aenter__(self) -> Self:
-        import requests
-
-        self._threads = ThreadPoolExecutor(self._count)
-        self._sessions = [requests.Session() for _ in range(self._count)]
-        for session in self._sessions:
-            session.headers.update(HEADERS)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
-        for session in self._sessions:
-            session.close()
-        self._threads.shutdown()
-
-    async def run(self, more: Callable[[], bool], /) -> None:
-        """Let each thread invite once, and again while ``more`` returns True."""
-        loop = asyncio.get_running_loop()
-        turn = self._threads, self._turn
-        await asyncio.gather(*[loop.run_in_executor(*turn, session, more) for session in self._sessions])
-
-    def _turn(self, session: Any, more: Callable[[], bool]) -> None:
-        continuing = True
-        while continuing:
-            self._invite(session, GROUP, ACCOUNTS)
-            with self._counting:
-                continuing = more()
-
-    def _invite(self, session: Any, group: str, accounts: list[str]) -> dict[str, Any]:
-        sig, authorization = signature()
-        response = session.post(
-            self._origin + PATH,
-            params={"sig": sig},
-            headers={"Authorization": authorization},
-            json=document(group, accounts),
-            timeout=TIMEOUT,
-            verify=self._ca or True,
-        )
-        response.raise_for_status()
-        return success(response.json())

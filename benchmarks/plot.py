@@ -28,7 +28,6 @@ LIBRARIES = {
     "aiohttp": "#b565d9",
     "httpx2": "#d9822b",
     "httpx": "#e5534b",
-    "requests": "#a0845c",
 }
 STYLE: dict[str, Any] = {
     "axes.edgecolor": INK,

@@ -100,16 +100,6 @@ class Result:
             row["met"] = goal.met
         return document
 
-    @classmethod
-    def from_document(cls, document: dict[str, Any]) -> Result:
-        """Return the result of which :meth:`document` made these values."""
-        tables = (
-            Table(**{**table, "columns": tuple(table["columns"]), "rows": tuple(map(tuple, table["rows"]))})
-            for table in document["tables"]
-        )
-        goals = (Goal(**{name: each for name, each in goal.items() if name != "met"}) for goal in document["goals"])
-        return cls(part=document["part"], tables=tuple(tables), goals=tuple(goals), notes=tuple(document["notes"]))
-
 
 def interleaved(measures: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """Run each measure once per round, in turn, so that a ratio compares two figures that are near in time."""

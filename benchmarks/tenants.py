@@ -1,6 +1,6 @@
 """The cost of a client for each tenant: each client with a transport of its own, or all with one.
 
-Run: python -m benchmarks.tenants [--clients 1 50 200 1000]
+Run: python -m benchmarks tenants
 
 Each row is a process of its own, with clients of the default transport. A server in another process speaks TLS, and the
 clients trust certifi's certificates and its own, as a service that calls a public host does. Memory is what the process has
@@ -9,10 +9,10 @@ grown by after each client has sent one call, ten clients at a time, while all a
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import json
+import resource
 import ssl
 import subprocess
 import sys
@@ -23,10 +23,10 @@ from pathlib import Path
 
 from benchmarks.certificates import certificates
 from benchmarks.httpload import ROOT, process
-from benchmarks.memory import Line, Platform, enough_files, resident
-from benchmarks.results import Goal, Options, Result, Table, shown
+from benchmarks.results import Goal, Options, Result, Table
+from benchmarks.target import Target
 
-__all__ = ["main", "measured", "run"]
+__all__ = ["run"]
 
 MODULE = "benchmarks.tenants"
 CLIENTS = (1, 50, 200, 1000)
@@ -39,12 +39,23 @@ async def serve(certificate: str) -> None:
     """Serve TLS on a free port until killed; print the port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
-    platform = Platform()
-    server = await asyncio.get_running_loop().create_server(
-        lambda: Line(platform), "127.0.0.1", 0, backlog=4096, ssl=context
-    )
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Target, "127.0.0.1", 0, backlog=4096, ssl=context)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
+
+
+def resident() -> float:
+    """Return the resident memory of this process, in KiB."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize() / KIB
+
+
+def enough_files(number: int) -> None:
+    """Raise the limit of open files for ``number`` connections, if allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number + 200
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted if hard < 0 else min(wanted, hard)), hard))
 
 
 def sockets() -> int:
@@ -98,7 +109,7 @@ async def figures(number: int, port: int, bundle: str, *, shared: bool) -> dict[
 
 def child(number: int, port: int, bundle: str, *, shared: bool) -> dict[str, float]:
     """Return the figures of a new process with so many clients."""
-    command = [sys.executable, "-m", MODULE, "--child", str(number), str(port), bundle, "shared" if shared else "own"]
+    command = [sys.executable, "-m", MODULE, str(number), str(port), bundle, "shared" if shared else "own"]
     found: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout)
     return found
 
@@ -112,7 +123,7 @@ def measured(numbers: tuple[int, ...]) -> Result:
         bundle.write(Path(certifi.where()).read_text(encoding="utf-8").encode("ascii", "ignore").decode())
         bundle.write(Path(made.ca).read_text(encoding="ascii"))
         bundle.flush()
-        with process(MODULE, "--serve", made.server) as server:
+        with process(MODULE, made.server) as server:
             for shared in (False, True):
                 for number in numbers:
                     found = child(number, server.port, bundle.name, shared=shared)
@@ -145,23 +156,9 @@ def run(options: Options) -> Result:
     return measured(QUICK if options.quick else CLIENTS)
 
 
-def main(numbers: tuple[int, ...]) -> bool:
-    """Print the table, and return whether the goals are met."""
-    result = measured(numbers)
-    print(shown(result))
-    return result.met
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description="Measure a client for each tenant.")
-    parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
-    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.serve:
-        asyncio.run(serve(options.serve))
-    elif options.child:
-        number, port, bundle, how = options.child
-        print(json.dumps(asyncio.run(figures(int(number), int(port), bundle, shared=how == "shared"))))
+    if len(sys.argv) == 2:  # noqa: PLR2004  # a certificate
+        asyncio.run(serve(sys.argv[1]))
     else:
-        sys.exit(not main(tuple(options.clients)))
+        _, number, port, bundle, how = sys.argv
+        print(json.dumps(asyncio.run(figures(int(number), int(port), bundle, shared=how == "shared"))))

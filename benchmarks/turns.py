@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, evolve, field, frozen
 
 from benchmarks.httpload import keep_to_core, process
-from benchmarks.work import Lap, Stopwatch, once
+from benchmarks.work import Lap, Stopwatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from benchmarks.contenders import Contender
     from benchmarks.httpload import Served
-    from benchmarks.work import Carrier
 
 __all__ = ["CORE", "Block", "Laps", "Place", "Plan", "Processes", "interleave", "ratio", "turn"]
 
@@ -38,19 +37,16 @@ SATURATED = 0.9
 
 @frozen(kw_only=True)
 class Plan:
-    """The plan: calls in flight and in a burst; ``seconds`` per figure, and ``warm`` seconds before it.
+    """The plan: calls in flight; ``seconds`` per figure, and ``warm`` seconds before it.
 
-    A figure that took more than ``once`` seconds is not measured again. One that took more than ``long`` seconds without
-    latency is left out with latency, because it would be the same. The measurement and the time before it last at most
+    A figure that took more than ``once`` seconds is not measured again. The measurement and the time before it last at most
     ``most`` seconds each.
     """
 
     in_flight: tuple[int, ...] = (1, 10, 100, 1000)
-    bursts: tuple[int, ...] = (100, 1000)
     seconds: float = 0.25
     warm: float = 0.05
     once: float = 10.0
-    long: float = 20.0
     most: float = 12.0
 
 
@@ -68,8 +64,8 @@ class Place:
         return cls(f"{'https' if ca else 'http'}://127.0.0.1:{served.port}", ca, lambda: served.cpu)
 
 
-async def turn(contender: Contender, place: Place, in_flight: int, plan: Plan) -> tuple[Lap, Lap | None]:
-    """Measure one client with ``in_flight`` calls: steady work, then bursts if the plan has bursts of this size."""
+async def turn(contender: Contender, place: Place, in_flight: int, plan: Plan) -> Lap:
+    """Measure one client with ``in_flight`` calls."""
     stopwatch = Stopwatch(
         skip=SPREAD * in_flight,
         warm=plan.warm,
@@ -84,17 +80,7 @@ async def turn(contender: Contender, place: Place, in_flight: int, plan: Plan) -
         gc.collect()
         await carrier.run(stopwatch.more)
         assert stopwatch.lap is not None
-        bursts = contender.bursts and in_flight in plan.bursts
-        return stopwatch.lap, await _burst(carrier, in_flight, plan.seconds) if bursts else None
-
-
-async def _burst(carrier: Carrier, in_flight: int, seconds: float) -> Lap:
-    count = 0
-    wall, cpu = time.perf_counter(), time.process_time()
-    while not count or time.perf_counter() - wall < seconds:
-        await carrier.run(once)
-        count += in_flight
-    return Lap(count, time.process_time() - cpu, time.perf_counter() - wall, 0.0)
+        return stopwatch.lap
 
 
 class Processes(ExitStack):
@@ -104,20 +90,13 @@ class Processes(ExitStack):
         super().__init__()
         self._started: dict[str, Served] = {}
 
-    def turn(self, contender: Contender, place: Place, in_flight: int, plan: Plan) -> tuple[Lap, Lap | None]:
-        """Measure one client, in its process and on its event loop."""
+    def turn(self, contender: Contender, place: Place, in_flight: int, plan: Plan) -> Lap:
+        """Measure one client, in its process."""
         if contender.without:
             asked = {"contender": contender.name, "place": [place.origin, place.ca]}
             answer = self._ask(contender.without, {**asked, "in_flight": in_flight, "plan": asdict(plan)})
-            steady, burst = answer["laps"]
-            return Lap(*steady), None if burst is None else Lap(*burst)
-        factory = None
-        if contender.uvloop:
-            import uvloop
-
-            factory = uvloop.new_event_loop
-        with asyncio.Runner(loop_factory=factory) as runner:
-            return runner.run(turn(contender, place, in_flight, plan))
+            return Lap(*answer["lap"])
+        return asyncio.run(turn(contender, place, in_flight, plan))
 
     def missing(self, contender: Contender) -> str:
         """Return what prevents the measurement of a client here, or an empty text."""
@@ -140,15 +119,12 @@ class Laps:
     """The measurements at one place, by client and calls in flight."""
 
     steady: dict[tuple[str, int], list[Lap]] = field(factory=lambda: defaultdict(list))
-    bursts: dict[tuple[str, int], list[Lap]] = field(factory=lambda: defaultdict(list))
     spent: dict[tuple[str, int], float] = field(factory=lambda: defaultdict(float))
     saturated: set[str] = field(factory=set[str])
 
-    def add(self, key: tuple[str, int], steady: Lap, burst: Lap | None) -> None:
+    def add(self, key: tuple[str, int], steady: Lap) -> None:
         """Keep the measurements of one turn."""
         self.steady[key].append(steady)
-        if burst is not None:
-            self.bursts[key].append(burst)
         if steady.elsewhere / steady.wall > SATURATED:
             self.saturated.add(f"{key[0]} ({key[1]:,} in flight)")
 
@@ -206,7 +182,7 @@ def _measure(block: Block, contender: Contender, in_flight: int, processes: Proc
     began = time.perf_counter()
     found = processes.turn(contender, block.place, in_flight, plan)
     block.laps.spent[key] += time.perf_counter() - began
-    block.laps.add(key, *found)
+    block.laps.add(key, found)
 
 
 def _answer(question: dict[str, Any]) -> dict[str, Any]:
@@ -221,9 +197,9 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
             return {"error": str(error)}
         return {"error": ""}
     plan = question["plan"]
-    plan |= {name: tuple(plan[name]) for name in ("in_flight", "bursts")}
-    laps = asyncio.run(turn(contender, Place(*question["place"]), question["in_flight"], Plan(**plan)))
-    return {"laps": [None if lap is None else [lap.count, lap.cpu, lap.wall, lap.elsewhere] for lap in laps]}
+    plan |= {"in_flight": tuple(plan["in_flight"])}
+    lap = asyncio.run(turn(contender, Place(*question["place"]), question["in_flight"], Plan(**plan)))
+    return {"lap": [lap.count, lap.cpu, lap.wall, lap.elsewhere]}
 
 
 def main(without: str) -> None:

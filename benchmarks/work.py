@@ -29,7 +29,6 @@ __all__ = [
     "Lap",
     "Stopwatch",
     "document",
-    "once",
     "signature",
     "success",
     "together",
@@ -155,8 +154,3 @@ async def together(ask: Callable[[int], Awaitable[object]], in_flight: int, more
             await ask(number)
 
     await asyncio.gather(*[one(number) for number in range(in_flight)])
-
-
-def once() -> bool:
-    """Return False: one round is enough."""
-    return False

@@ -73,32 +73,6 @@ def test_a_method_shows_its_parameters_and_its_answer():
     )
 
 
-JEDI = """\
-from rbim import AsyncClient, Groups
-
-async def main(view: AsyncClient):
-    async with AsyncClient.from_env() as client:
-        {}"""
-
-
-@pytest.mark.ci
-@each_row(
-    "code, names",
-    [
-        (
-            "client.groups.",
-            {"create", "modify", "delete", "search", "detail", "join", "invite", "remove", "leave", "set_role"},
-        ),
-        ("(await client.groups.create(name='')).", {"group_id", "extra"}),
-        ("await client.groups.create(na", {"name="}),
-    ],
-)
-def test_jedi_completes_methods_keywords_and_answers(code, names):
-    offered = {each.name for each in pytest.importorskip("jedi").Script(JEDI.format(code)).complete()}
-    assert names <= offered
-    assert offered.isdisjoint({"attrname", "func", "lock"})  # the inside of functools.cached_property
-
-
 def test_each_wrong_use_is_wrong_for_both_checkers():
     """A line that only one of them is told to pass over would show where they disagree."""
     wrong = [line for line in API.read_text(encoding="utf-8").splitlines() if "ignore[" in line]

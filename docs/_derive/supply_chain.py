@@ -34,16 +34,9 @@ _WORDS = {
         f" `{answer['sha256 of the wheel'][:16]}...`"
     ),
     "sdist": lambda answer: f"{answer['files']} files, which are all of the repository; {answer['passed']}",
-    "zipapp": lambda answer: f"`{answer['version']}`; the demo invites {answer['invited']:,} accounts",
     "licences": lambda answer: (
         f"{answer['packages']['core']} packages with rbim, {answer['packages']['all']} with `rbim[all]`, all with a licence"
         " of the list"
     ),
-    "sbom": lambda answer: (
-        f"{answer['core']['components']} components with rbim, {answer['all']['components']} with `rbim[all]`"
-        f" ({answer['all']['format']})"
-    ),
     "lowest": _lowest,
-    "newest": lambda answer: answer["passed"],
-    "devmode": lambda answer: answer["passed"],
 }

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from helpers.sockets import free_port
@@ -82,6 +83,14 @@ class Server:
 def program(name):
     """Return the path of one of PostgreSQL's programs."""
     return str(Path(INITDB).with_name(name))
+
+
+def sql(address, *statements):
+    """Run statements, each committed by itself; return the rows of the last one, if it has any."""
+    with psycopg.connect(address, autocommit=True) as connection, connection.cursor() as cursor:
+        for each in statements:
+            cursor.execute(each)
+        return cursor.fetchall() if cursor.description else []
 
 
 @contextmanager

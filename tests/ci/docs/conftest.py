@@ -1,11 +1,22 @@
-"""Fixtures of the tests of the documentation."""
+"""Fixtures of the tests of the documentation: the platform of a reader is an emulator over HTTP."""
 
 import pytest
 
-from helpers.serving import platform_of_a_reader
+from helpers.serving import served
+from rbim.emulator import Emulator
 
 
 @pytest.fixture(scope="module")
-def platform():
-    with platform_of_a_reader() as variables:
-        yield variables
+def emulator():
+    return Emulator()
+
+
+@pytest.fixture(scope="module")
+def platform(emulator):
+    """The environment variables of a reader."""
+    with served(emulator.asgi) as url:
+        yield {
+            "RBIM_BASE_URL": url,
+            "RBIM_APP_ID": emulator.credentials.app_id,
+            "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
+        }

@@ -13,14 +13,12 @@ import sys
 import time
 from importlib.util import find_spec
 
-import anyio
-import asyncpg
 import pytest
 
 from helpers.credentials import APP_ID, TOKEN
 from helpers.pages import blocks_of, run_program
 from helpers.paths import DOCS
-from helpers.postgres import needs_postgres, postgres
+from helpers.postgres import needs_postgres, postgres, sql
 from helpers.sockets import free_port
 from helpers_ci.recipes import ASGI
 from rbim.callbacks import Archive
@@ -137,21 +135,13 @@ def test_a_recipe_receives_refuses_and_handles(title, environment, tmp_path):
     receives_refuses_and_handles(title, environment, tmp_path)
 
 
-async def copies_of(address, sql):
-    connection = await asyncpg.connect(address)
-    try:
-        return await connection.fetch(sql)
-    finally:
-        await connection.close()
-
-
 @needs_postgres
 def test_the_recipe_with_a_database_stores_what_came(environment, tmp_path):
     with postgres() as address:
-        anyio.run(copies_of, address, "CREATE TABLE copies (key text PRIMARY KEY, kind text)")
+        sql(address, "CREATE TABLE copies (key text PRIMARY KEY, kind text)")
         receives_refuses_and_handles(DATABASE, environment | {"DATABASE_URL": address}, tmp_path)
-        rows = anyio.run(copies_of, address, "SELECT kind FROM copies ORDER BY kind")
-    assert [row["kind"] for row in rows] == ["TEAM_JOIN", "TEAM_KICK", "TEXT"]
+        rows = sql(address, "SELECT kind FROM copies ORDER BY kind")
+    assert rows == [("TEAM_JOIN",), ("TEAM_KICK",), ("TEXT",)]
 
 
 def receives_refuses_and_handles(title, environment, tmp_path):

@@ -74,21 +74,6 @@ def test_a_command_in_a_sentence_is_one_of_rbim(page):
         assert app.parse_commands(words)[0]
 
 
-@pytest.fixture(scope="module")
-def emulator():
-    return Emulator()
-
-
-@pytest.fixture(scope="module")
-def platform(emulator):
-    with served(emulator.asgi) as url:
-        yield {
-            "RBIM_BASE_URL": url,
-            "RBIM_APP_ID": emulator.credentials.app_id,
-            "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
-        }
-
-
 @pytest.fixture
 def group(emulator):
     """A new group of the emulator."""

@@ -16,7 +16,7 @@ import pytest
 from attrs import define
 
 from helpers.paths import ROOT
-from helpers.postgres import needs_postgres, postgres
+from helpers.postgres import needs_postgres, postgres, sql
 from helpers.serving import served
 from rbim import InviteJoinGroup
 from rbim.emulator import Emulator
@@ -61,19 +61,6 @@ def platform():
 # ---------------------------------------------------------------------------------- the service
 
 SCHEMA = re.search(r'SCHEMA = """(.*?)"""', (EXAMPLES / "service.py").read_text(encoding="utf-8"), re.DOTALL)[1]
-
-
-async def execute(database, *statements):
-    """Run statements, and return the rows of the last one."""
-    import asyncpg
-
-    connection = await asyncpg.connect(database)
-    try:
-        for each in statements:
-            rows = await connection.fetch(each)
-    finally:
-        await connection.close()
-    return [tuple(row.values()) for row in rows]
 
 
 @define
@@ -128,8 +115,8 @@ def service(tmp_path_factory, database):
     with served(emulator.asgi) as base_url:
         own = emulator.credentials
         tenant = (base_url, own.app_id, own.app_token.reveal())
-        anyio.run(execute, database, "DROP TABLE IF EXISTS tenant, copy", *SCHEMA.strip().split(";\n"))
-        anyio.run(execute, database, "INSERT INTO tenant VALUES ('north', '{}', '{}', '{}', NULL)".format(*tenant))
+        sql(database, "DROP TABLE IF EXISTS tenant, copy", *SCHEMA.strip().split(";\n"))
+        sql(database, "INSERT INTO tenant VALUES ('north', '{}', '{}', '{}', NULL)".format(*tenant))
         process = subprocess.Popen(
             [sys.executable, "-W", "error", "-m", "uvicorn", *command, "--port", "0"],
             cwd=tmp_path_factory.mktemp("service"),
@@ -179,7 +166,7 @@ def test_copies_are_received_and_handled_and_forgeries_are_not(service, group_id
     anyio.run(emulator.deliver)
 
     until = time.monotonic() + PATIENCE
-    while ("north", "1001") not in anyio.run(execute, service.database, "SELECT tenant, author FROM copy"):
+    while ("north", "1001") not in sql(service.database, "SELECT tenant, author FROM copy"):
         assert time.monotonic() < until
         time.sleep(0.05)
     assert [delivery.status for delivery in emulator.deliveries] == [200] * len(emulator.deliveries)

@@ -234,20 +234,9 @@ def reload(process):
         time.sleep(0.02)
 
 
-WITH_GUNICORN = [
-    pytest.mark.skipif(sys.platform != "linux", reason="the workers are read from /proc"),
-    pytest.mark.skipif(not (NGINX and HAPROXY), reason="nginx or haproxy is not installed"),
-    pytest.mark.skipif(not GUNICORN, reason="gunicorn is not installed"),
-]
-
-
-def with_gunicorn(test):
-    for mark in WITH_GUNICORN:
-        test = mark(test)
-    return test
-
-
-@with_gunicorn
+@pytest.mark.skipif(sys.platform != "linux", reason="the workers are read from /proc")
+@pytest.mark.skipif(not (NGINX and HAPROXY), reason="nginx or haproxy is not installed")
+@pytest.mark.skipif(not GUNICORN, reason="gunicorn is not installed")
 @pytest.mark.parametrize("proxy", [nginx, haproxy])
 def test_gunicorn_reloads_under_load_and_no_copy_is_lost(folder, proxy):
     backend = free_port()

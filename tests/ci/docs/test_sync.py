@@ -16,9 +16,7 @@ import anyio
 import pytest
 
 from helpers.pages import blocks_of
-from helpers.serving import served
 from rbim import AsyncClient, Credentials, GroupType
-from rbim.emulator import Emulator
 
 FILES = {
     block.text.partition("\n")[0].removeprefix("# "): block.text
@@ -29,21 +27,6 @@ FILES = {
 
 def test_every_block_is_run_here():
     assert [*FILES] == ["web.py", "tasks.py"]
-
-
-@pytest.fixture(scope="module")
-def emulator():
-    return Emulator()
-
-
-@pytest.fixture(scope="module")
-def platform(emulator):
-    with served(emulator.asgi) as url:
-        yield {
-            "RBIM_BASE_URL": url,
-            "RBIM_APP_ID": emulator.credentials.app_id,
-            "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
-        }
 
 
 @pytest.fixture

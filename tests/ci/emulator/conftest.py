@@ -6,10 +6,5 @@ from rbim.emulator import EmulatedClock, Emulator
 
 
 @pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture
 def emulator():
     return Emulator(clock=EmulatedClock())

@@ -68,19 +68,3 @@ def http_receiver():
 def http_emulator():
     """A wrong field of a command is an error of the server."""
     _replace("rbim.emulator.documents", "transform_error", None)
-
-
-@_fault
-def events():
-    """The inbox takes only one spelling of the flag of a resend."""
-    _replace("rbim.callbacks.delivery", "flag", lambda value: value == "1")
-
-
-@_fault
-def answers():
-    """An account that failed without a reason is not counted as failed."""
-
-    def attributed(entries, beside, accounts):
-        return tuple(each for each in before(entries, beside, accounts) if each.reason)
-
-    before = _replace("rbim.operations.groups", "attributed", attributed)

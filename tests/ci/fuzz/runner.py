@@ -16,7 +16,7 @@ from attrs import asdict, define, field
 from . import corpora
 from .engine import STOPPED
 
-TARGETS = ("http_responses", "http_receiver", "http_emulator", "events", "answers")
+TARGETS = ("http_responses", "http_receiver", "http_emulator")
 """The targets, in the order of ``--all``."""
 
 SLICE = 120  # seconds of one process of the engine

@@ -4,7 +4,6 @@ import argparse
 import importlib
 import sys
 import time
-import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from tests.ci.helpers_ci.proof import about, write_document
 from . import record
 from .areas import AREAS
 from .mutation import ROOT, mutants_of, sampled
-from .session import BUDGET, run_area, run_pairs
+from .session import BUDGET, run_area
 
 EXAMPLES = """
 examples:
@@ -29,8 +28,6 @@ def main(arguments=None):
     told = _parser().parse_args(arguments)
     for name in ("anyio", "cattrs", "httpx", "hypothesis", "trio"):
         importlib.import_module(name)  # once, for all processes that are forked; rbim itself must not be loaded here
-    if told.fixed:
-        return _fixed()
     ends = time.monotonic() + told.seconds
     areas, known = {}, record.reasons().keys()
     for name in told.area or list(AREAS):
@@ -73,29 +70,8 @@ def _parser():
     )
     parser.add_argument("--list", action="store_true", help="try none, print what is known")
     parser.add_argument("--record", action="store_true", help="try none, write the results for the page on reliability")
-    parser.add_argument("--fixed", action="store_true", help="try the few mutants of fixed.toml, each with one test")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "mutants", help="the folder of the results")
     return parser
-
-
-def _fixed():
-    """Try the mutants of ``fixed.toml``, each with the test that noticed it: a short form of the whole."""
-    alive = []
-
-    def report(result):
-        _say(f"{result.verdict}  {result.key}")
-        if result.verdict != "killed":
-            alive.append(result.key)
-
-    rows = tomllib.loads(Path(__file__).with_name("fixed.toml").read_text(encoding="utf-8"))["mutant"]
-    paths = dict.fromkeys(row["name"].partition(" ")[0] for row in rows)
-    found = {mutant.key: mutant for path in paths for mutant in mutants_of(path)}
-    if missing := [row["name"] for row in rows if row["name"] not in found]:
-        raise LookupError(f"no such mutants any more, choose others: {missing}")
-    pairs = [(found[row["name"]], row["test"]) for row in rows]
-    run_pairs(pairs, report=report)
-    _say(f"{len(pairs) - len(alive)} of {len(pairs)} killed")
-    return int(bool(alive))
 
 
 def _reporter(results, mutants):

@@ -76,12 +76,6 @@ def run_area(area, mutants, *, cache, report, ends=inf, budget=BUDGET):
         report(result)
 
 
-def run_pairs(pairs, *, report):
-    """Try each mutant with one test. The process must not have loaded rbim."""
-    for mutant, name in pairs:
-        report(_tried(mutant, [name], {}))
-
-
 # ---------------------------------------------------------------------- a mutant in a process
 
 

@@ -49,7 +49,11 @@ def test_each_reason_names_a_function_that_there_is():
     assert [key for key in known if key.partition(" | ")[0] not in functions] == []
 
 
-def test_a_few_mutants_of_all_areas_are_killed():
-    command = [sys.executable, "-m", "tests.ci.mutants", "--fixed"]
+def test_the_mutants_of_a_function_are_tried_and_noticed(tmp_path):
+    """The whole way: tests without mutants, the mutants of the method that signs, the results in a file."""
+    command = [sys.executable, "-m", "tests.ci.mutants", "signatures", "--only", "AppSigner.sign ", "--work", str(tmp_path)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+    results = [json.loads(line) for line in (tmp_path / "signatures.jsonl").read_text().splitlines()]
+    assert len(results) > 2
+    assert {each["verdict"] for each in results} <= {"killed", "timed out"}

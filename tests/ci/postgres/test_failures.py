@@ -4,13 +4,12 @@ import signal
 import subprocess
 import time
 
-import psycopg
 import pytest
 from anyio import fail_after, sleep
 
 from helpers.callback_process import CLEAN, COMMAND, event, serving
 from helpers.deliveries import delivery
-from helpers.postgres import needs_postgres, server
+from helpers.postgres import needs_postgres, server, sql
 from helpers.waiting import until
 from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.errors import InvalidRequest
@@ -23,17 +22,6 @@ FULL = "could not extend file: No space left on device"
 RAISING = """CREATE FUNCTION "{name}".refuse() RETURNS trigger LANGUAGE plpgsql AS
     'BEGIN IF new.conversation LIKE ''%{of}'' THEN RAISE ''{text}'' USING ERRCODE = ''{code}''; END IF; RETURN new; END';
     CREATE TRIGGER refuse BEFORE INSERT ON "{name}".event FOR EACH ROW EXECUTE FUNCTION "{name}".refuse()"""
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
-def sql(address, *statements):
-    with psycopg.connect(address, autocommit=True) as connection:
-        for each in statements:
-            connection.execute(each)
 
 
 def status(address):
@@ -97,8 +85,8 @@ async def test_serving_goes_on_and_commands_say_why(strict_server, tmp_path, cas
 
 
 def done_in(address):
-    with psycopg.connect(address, autocommit=True) as connection:
-        return connection.execute("SELECT count(*) FROM copies.event WHERE state = 1").fetchone()[0]
+    ((done,),) = sql(address, "SELECT count(*) FROM copies.event WHERE state = 1")
+    return done
 
 
 async def test_what_came_meanwhile_is_handled_once_the_server_is_there(tmp_path):

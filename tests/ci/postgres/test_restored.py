@@ -11,7 +11,7 @@ from anyio import fail_after, sleep
 
 from helpers.callback_process import MINE, event
 from helpers.deliveries import delivery
-from helpers.postgres import needs_postgres, program, server
+from helpers.postgres import needs_postgres, program, server, sql
 from helpers.waiting import until
 from rbim.callbacks import Receiver
 from rbim.callbacks.inbox.protocols import LeaseLost
@@ -23,20 +23,8 @@ pytestmark = needs_postgres
 OTHER = "restart this process to go on with what is there now"
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
-def sql(address, *statements):
-    with psycopg.connect(address, autocommit=True) as connection:
-        for each in statements:
-            connection.execute(each)
-
-
 def numbers(address, name):
-    with psycopg.connect(address, autocommit=True) as connection:
-        return sorted(number for (number,) in connection.execute(f"SELECT number FROM {name}.event").fetchall())
+    return sorted(number for (number,) in sql(address, f"SELECT number FROM {name}.event"))
 
 
 def dump(address, name):

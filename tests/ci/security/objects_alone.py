@@ -67,12 +67,6 @@ def texts_with(*reversed_needles, without=()):
     return found
 
 
-@pytest.fixture
-def anyio_backend():
-    """Most transports run on asyncio only."""
-    return "asyncio"
-
-
 class Answering(asyncio.Protocol):
     """A server that keeps nothing of a request; at /broken it closes the connection."""
 

@@ -3,27 +3,17 @@
 import argparse
 import json
 import sys
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.ci.helpers_ci.proof import about, write_document
 
-from .builds import archive, reproducible, source_distribution
-from .dependencies import development_mode, lowest, newest
+from .builds import reproducible, source_distribution
+from .dependencies import lowest
 from .environments import Failed
-from .inventory import bill_of_materials, licences
+from .inventory import licences
 
-QUESTIONS = {
-    "reproducible": reproducible,
-    "sdist": source_distribution,
-    "zipapp": archive,
-    "licences": licences,
-    "sbom": bill_of_materials,
-    "lowest": lowest,
-    "newest": newest,
-    "devmode": development_mode,
-}
+QUESTIONS = {"reproducible": reproducible, "sdist": source_distribution, "licences": licences, "lowest": lowest}
 
 
 def main(arguments=None):
@@ -32,17 +22,15 @@ def main(arguments=None):
         prog="python -m tests.ci.supply_chain", description="Questions about what rbim is made of."
     )
     parser.add_argument("question", nargs="+", choices=list(QUESTIONS))
-    parser.add_argument("--out", type=Path, help="of sbom: the folder for the documents")
     parser.add_argument("--record", metavar="FILE", type=Path, help="write the answers to this file, beside those in it")
     told = parser.parse_args(arguments)
     code = 0
     with TemporaryDirectory(prefix="rbim-supply-chain-") as folder:
         for name in told.question:
-            ask = partial(bill_of_materials, out=told.out) if name == "sbom" else QUESTIONS[name]
             place = Path(folder, name)
             place.mkdir()
             try:
-                answer = ask(place)
+                answer = QUESTIONS[name](place)
             except Failed as failed:
                 _say(f"{name}: no: {failed}")
                 code = 1

@@ -1,15 +1,12 @@
-"""Two builds are the same bytes; the source distribution has all that its tests need; an archive runs."""
+"""Two builds are the same bytes; the source distribution has all that its tests need."""
 
 import hashlib
-import json
 import os
 import sys
 import tarfile
 import time
-import zipapp
-import zipfile
 
-from .environments import Environment, Failed, run, sources, tracked
+from .environments import Failed, run, sources, tracked
 
 PLACES = (
     ("a", 0o022, {"TZ": "UTC", "LC_ALL": "C", "PYTHONHASHSEED": "1"}),
@@ -55,12 +52,8 @@ def reproducible(folder):
         sums.append({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in made.values()})
     if sums[0] != sums[1]:
         raise Failed(f"two builds differ: {sums}")
-    return {"same": sorted(sums[0]), "sha256 of the wheel": _of_wheel(sums[0])}
-
-
-def _of_wheel(sums):
-    """Return the sum of the wheel; that of the source distribution changes with the record of it."""
-    return next(digest for name, digest in sums.items() if name.endswith(".whl"))
+    wheel = next(digest for name, digest in sums[0].items() if name.endswith(".whl"))
+    return {"same": sorted(sums[0]), "sha256 of the wheel": wheel}  # that of the other changes with the record of it
 
 
 def source_distribution(folder):
@@ -84,24 +77,3 @@ def source_distribution(folder):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     passed = run([*command, *SHORT], cwd=place, environment=environment).splitlines()[-1]
     return {"files": len(found), "passed": passed.strip("= ")}
-
-
-def archive(folder):
-    """Make an archive of the wheel and its libraries (zipapp), and run the demo from it without any package installed."""
-    wheel = built(sources(folder / "sources"), folder / "out")["whl"]
-    environment = Environment(folder / "environment")
-    app = folder / "app"
-    environment.install("--target", app, f"{wheel}[cli,server]")
-    compiled = [*app.rglob("*.so")]
-    made = folder / "rbim.pyz"
-    zipapp.create_archive(app, made, main="rbim.cli.entry_point:main")
-    bare = Environment(folder / "bare")
-    elsewhere = folder / "elsewhere"
-    elsewhere.mkdir()
-    version = bare.run("python", "-I", made, "--version", cwd=elsewhere).strip()
-    figures = json.loads(bare.run("python", "-I", made, "demo", "--json", cwd=elsewhere))
-    if figures["accounts"]["failed"] or figures["accounts"]["unknown"] or not figures["accounts"]["invited"]:
-        raise Failed(f"the demo: {figures['accounts']}")
-    with zipfile.ZipFile(made) as opened:
-        number = len(opened.namelist())
-    return {"version": version, "invited": figures["accounts"]["invited"], "files": number, "compiled": len(compiled)}

@@ -1,9 +1,9 @@
-"""The tests with the lowest versions that pyproject.toml allows, and with the newest; and with every warning an error."""
+"""The tests with the lowest versions that pyproject.toml allows. With the newest, `.ci/run` runs them all."""
 
 import json
 import sys
 
-from .environments import ROOT, Environment, Failed, direct, run, uv
+from .environments import ROOT, Environment, Failed, direct, uv
 
 TESTS = ("bulk/test_job.py", "callbacks/worker", "client", "config", "otel", "support", "transports/test_httpx.py")
 """Below tests/: what most depends on other packages. Only the tests of every day run."""
@@ -55,23 +55,6 @@ def _without_pytest(environment, folder):
     return {"without pytest": {"invited": figures["accounts"]["invited"], "cases of inboxes": cases}}
 
 
-def newest(folder):
-    """Try the newest version of everything, also of the tools; releases that are not final count."""
-    environment = Environment(folder / "environment")
-    environment.install("--upgrade", "--prerelease", "if-necessary-or-explicit", "-e", f"{ROOT}[all,dev]")
-    versions = environment.versions()
-    return {"versions": {name: versions[name] for name in sorted(direct())}, "passed": _pytest(environment)}
-
-
-def development_mode(_):
-    """Run the tests in this environment with ``-X dev -W error``: a warning of any module is an error, at any time."""
-    command = [sys.executable, "-X", "dev", "-W", "error", "-m", "pytest", *_words()]
-    return {"passed": run(command).splitlines()[-1].strip("= ")}
-
-
 def _pytest(environment):
-    return environment.run("python", "-m", "pytest", *_words()).splitlines()[-1].strip("= ")
-
-
-def _words():
-    return ["-q", "-n", "2", "-p", "no:cacheprovider", *(f"tests/{name}" for name in TESTS)]
+    words = ["-q", "-n", "2", "-p", "no:cacheprovider", *(f"tests/{name}" for name in TESTS)]
+    return environment.run("python", "-m", "pytest", *words).splitlines()[-1].strip("= ")

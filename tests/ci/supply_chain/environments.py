@@ -1,7 +1,6 @@
 """Environments and copies of the sources, in a folder that goes at the end."""
 
 import ast
-import json
 import os
 import shutil
 import subprocess
@@ -60,20 +59,14 @@ def uv(*words):
 class Environment:
     """A virtual environment of the interpreter that runs this, without any package but those that are asked for."""
 
-    def __init__(self, folder, python=None):
-        self.folder = folder
-        uv("venv", "--python", python or sys.executable, folder)
+    def __init__(self, folder):
+        uv("venv", "--python", sys.executable, folder)
         self.bin = folder / ("Scripts" if os.name == "nt" else "bin")
         self.python = self.bin / "python"
 
     def install(self, *what):
         """Install requirements, or options of ``uv pip install``."""
         uv("pip", "install", "--python", self.python, *what)
-
-    def versions(self):
-        """Return the versions of all packages."""
-        listed = json.loads(uv("pip", "list", "--python", self.python, "--format", "json"))
-        return {each["name"]: each["version"] for each in listed if each["name"] != "rbim"}
 
     def run(self, *words, cwd=ROOT, environment=None):
         """Run a program of the environment, or its interpreter, with its programs first in the path."""
@@ -92,9 +85,9 @@ def _is_made(path):
     return bool({"__pycache__", ".pytest_cache", ".hypothesis"} & set(path.parts)) or path.name == "PKG-INFO"
 
 
-def sources(folder, files=None):
+def sources(folder):
     """Copy the sources into a new folder, and return it."""
-    for name in tracked() if files is None else files:
+    for name in tracked():
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)

@@ -1,9 +1,8 @@
-"""What is installed with rbim: a bill of materials (CycloneDX), and the licences, which must be of a list."""
+"""The licences of what is installed with rbim, which must be of a list."""
 
 import json
 import re
 import sys
-from functools import cache
 
 from .environments import ROOT, Environment, Failed, direct, run
 
@@ -63,20 +62,12 @@ def _licence(package):
     return lines[0] if lines else text
 
 
-@cache
-def _environments(folder):
-    """Return the environments, which the questions of one command share."""
-    made = {}
-    for name, extra in EXTRAS.items():
-        made[name] = Environment(folder / name)
-        made[name].install(f"{ROOT}{extra}")
-    return made
-
-
 def licences(folder):
     """Compare the licences of all packages that come with rbim and with rbim[all] with the list."""
     found = {}
-    for name, environment in _environments(folder.parent / "inventory").items():
+    for name, extra in EXTRAS.items():
+        environment = Environment(folder / name)
+        environment.install(f"{ROOT}{extra}")
         command = [sys.executable, "-m", "piplicenses", "--python", environment.python, "--format=json", "--from=mixed"]
         command += ["--with-license-file", "--no-license-path"]
         listed = json.loads(run(command))
@@ -90,20 +81,3 @@ def licences(folder):
     for text in found["all"].values():
         counted[text] = counted.get(text, 0) + 1
     return {"packages": {name: len(listed) for name, listed in found.items()}, "licences": dict(sorted(counted.items()))}
-
-
-def bill_of_materials(folder, out=None):
-    """Write a bill of materials for rbim and for rbim[all]; it must name each direct dependency, with its version."""
-    result = {}
-    for name, environment in _environments(folder.parent / "inventory").items():
-        path = (out or folder) / f"sbom-{name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        words = ["environment", environment.python, "--output-reproducible", "--of", "JSON", "-o", path]
-        run([sys.executable, "-m", "cyclonedx_py", *words, "--validate"])
-        document = json.loads(path.read_text(encoding="utf-8"))
-        versions = {each["name"].lower().replace("_", "-"): each.get("version") for each in document["components"]}
-        lacking = [each for each in direct(extras=name == "all") if not versions.get(each.lower())]
-        if lacking:
-            raise Failed(f"{path.name} has no version of {', '.join(lacking)}")
-        result[name] = {"components": len(versions), "format": f"{document['bomFormat']} {document['specVersion']}"}
-    return result

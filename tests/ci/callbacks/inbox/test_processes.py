@@ -16,11 +16,6 @@ from rbim.callbacks.inbox.sqlite import SqliteInbox
 
 
 @pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture
 def path(tmp_path):
     return tmp_path / "inbox.db"
 

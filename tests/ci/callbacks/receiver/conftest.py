@@ -7,11 +7,6 @@ from helpers.receiving_asgi import Sink
 from rbim.callbacks import Receiver
 
 
-@pytest.fixture(scope="module")
-def anyio_backend():
-    return "asyncio"
-
-
 @pytest.fixture
 def sink():
     return Sink()

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from helpers.credentials import CREDENTIALS
-from helpers.postgres import needs_postgres, postgres
+from helpers.postgres import needs_postgres, postgres, sql
 from helpers.receiving import body, post
 from rbim.callbacks import Event, HandlerContext, Receiver, SqliteInbox
 
@@ -22,18 +22,9 @@ def server():
 
 @pytest.fixture
 def rows(server):
-    """Give the rows of a table that is empty before the test, by a connection of its own in a loop of its own."""
-
-    async def do(sql):
-        connection = await asyncpg.connect(server)
-        try:
-            return await connection.fetch(sql)
-        finally:
-            await connection.close()
-
-    anyio.run(do, "DROP TABLE IF EXISTS copies")
-    anyio.run(do, "CREATE TABLE copies (key text)")
-    return lambda: anyio.run(do, "SELECT * FROM copies")
+    """Give the rows of a table that is empty before the test."""
+    sql(server, "DROP TABLE IF EXISTS copies", "CREATE TABLE copies (key text)")
+    return lambda: sql(server, "SELECT key FROM copies")
 
 
 async def insert(pool, key):
@@ -70,4 +61,4 @@ def test_a_handler_uses_the_pool_that_around_made(server, rows, tmp_path):
 
     anyio.run(main)
     found = rows()
-    assert len({row["key"] for row in found}) == len(found) == COPIES
+    assert len(set(found)) == len(found) == COPIES
