@@ -179,7 +179,7 @@ class PostgresDatabase:
         self._failure: Exception | None = None
         self._thread: Thread | None = None
         self._seen: _Seen | None = None
-        self._lock = Lock()  # of the connection: of a transaction, or a read
+        self._lock = Lock()  # of the connection
         self._active: Any = None  # the connection on which commands run
         self._asked = inf  # when the present transaction began
         self._hurried = -inf  # what began before ends now
@@ -368,7 +368,7 @@ class PostgresDatabase:
     # ------------------------------------------------------------------------------- statements
 
     def execute(self, statement: str, values: Any = ()) -> Any:  # values of the placeholders; psycopg's cursor
-        """Execute one statement, inside a command or a read."""
+        """Execute one statement, inside a command."""
         return self._active.execute(_translated(statement), values)
 
     def executemany(self, statement: str, values: Any) -> int:  # values of the placeholders, for each execution
@@ -378,20 +378,6 @@ class PostgresDatabase:
             if given:
                 cursor.executemany(_translated(statement), given)
             return max(0, int(cursor.rowcount))
-
-    def read(self, reads: Callable[[], T]) -> T:
-        """Run a function that reads, outside any transaction, and return its result."""
-        with self._lock:
-            connection = self._current(time.monotonic())
-            self._asked = time.monotonic()
-            try:
-                return reads()
-            except psycopg.Error as error:
-                raise explained(error, self._place) from error
-            finally:
-                self._asked = inf
-                if connection.closed:
-                    self._lost(connection)
 
     def query(self, statement: str, values: Any = ()) -> list[Any]:  # values of the placeholders; rows
         """Return the rows of a search that may take long, on a connection of its own."""

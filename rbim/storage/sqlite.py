@@ -5,11 +5,14 @@ Threads share one connection; processes share the file.
 
 from __future__ import annotations
 
+import logging
+import os
 import sqlite3
 import stat
 import time
 import weakref
 from contextlib import suppress
+from errno import ENOENT
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -21,13 +24,13 @@ from rbim.errors import InvalidRequest
 from rbim.storage.commands import CommandFailed, CommandFailure, Listeners, run_apart, run_together
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Sequence
 
-__all__ = ["CommandFailure", "Database", "FileKind", "MemoryDatabase", "require_trusted_logs", "schema_version"]
+__all__ = ["CommandFailure", "Database", "FileKind", "InPlace", "MemoryDatabase", "require_trusted_logs", "schema_version"]
+
+logger = logging.getLogger("rbim")
 
 T = TypeVar("T")
-
 
 NAMES = {b"rbim": "an inbox", b"rbsp": "a spool", b"rbjb": "a job's journal"}
 """The kinds of files by their mark, which is SQLite's ``application_id``."""
@@ -44,6 +47,7 @@ class FileKind:
 
     ``schema`` holds, for each version from 0 (an empty file), the statements that migrate to the next. ``harmless`` are
     the errors that a command raises only before it has written anything. Versions before ``oldest`` are refused.
+    ``stays_in_place``: no transaction runs after the file was deleted, moved or replaced, for it could not be found again.
     """
 
     name: str
@@ -53,6 +57,66 @@ class FileKind:
     harmless: tuple[type[Exception], ...] = ()
     cache: int = 2000  # KiB of pages that SQLite keeps in memory
     secure_delete: bool = False  # overwrite what is deleted
+    stays_in_place: bool = False
+
+
+class InPlace:
+    """Notices that an open SQLite file, or its log, was deleted, moved or replaced.
+
+    Otherwise the process would go on writing into a file without a name, which ends with it. ``what`` names the file in
+    errors, and ``during`` the time. With ``grows`` a file that has become shorter was cut.
+    """
+
+    def __init__(self, path: Path, what: str, *, during: str = "while it was open", grows: bool = False) -> None:
+        self._path = path
+        self._what = what
+        self._during = during
+        self._grows = grows
+        self._name = str(path)
+        self._log: str | None = None
+        self._file: os.stat_result | None = None
+        self._log_file: tuple[int, int] | None = None
+
+    def forget(self) -> None:
+        """Forget the file: it was closed, and what is opened next may be another one."""
+        self._file = self._log_file = None
+
+    def require(self) -> None:
+        """Raise FileNotFoundError if the file or its log is not the one of the first call."""
+        try:
+            found = os.stat(self._name)  # noqa: PTH116  # Path.stat takes twice as long
+        except FileNotFoundError:
+            found = None
+        before = self._file
+        if before is None:
+            self._file = found
+        if found is None or (before is not None and self._is_other(found, before)):
+            changed = "deleted, replaced or cut" if self._grows else "deleted, moved or replaced"
+            raise FileNotFoundError(ENOENT, f"{self._what} was {changed} {self._during}", self._name)
+        if self._grows:
+            self._file = found
+        log = self._log_of()
+        if self._log_file is None:
+            self._log_file = log
+        elif log != self._log_file:
+            cause = f"the log (-wal) of {self._what} was deleted or replaced {self._during}"
+            raise FileNotFoundError(ENOENT, cause, self._name)
+
+    def _is_other(self, found: os.stat_result, before: os.stat_result) -> bool:
+        if (found.st_dev, found.st_ino) != (before.st_dev, before.st_ino):
+            return True
+        return self._grows and found.st_size < before.st_size
+
+    def _log_of(self) -> tuple[int, int] | None:
+        """Return device and inode of the log, or None before the first transaction."""
+        if self._log is None:
+            real = self._path.resolve()
+            self._log = str(real.with_name(f"{real.name}-wal"))
+        try:
+            found = os.stat(self._log)  # noqa: PTH116
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
 
 
 class Database:
@@ -62,7 +126,7 @@ class Database:
     What a transaction deletes stays in unused parts of the file, and in the log, until :meth:`rewrite` and
     :meth:`truncate_log`.
     ``now`` is the time of the current transaction, in epoch seconds. If a command sets ``news``, the listeners are called
-    after the commit.
+    after the commit. ``purge`` is called at the end of each transaction.
     """
 
     def __init__(self, path: Path, kind: FileKind, *, clock: Callable[[], float]) -> None:
@@ -71,6 +135,9 @@ class Database:
         self.clock = clock
         self.now = 0.0
         self.news = False
+        self.purge: Callable[[], object] = bool
+        self._in_place = InPlace(path, f"the {kind.name.partition(' ')[2]}") if kind.stays_in_place else None
+        self._gone = False
         self._lock = Lock()
         self._users = 0
         self._connection: sqlite3.Connection | None = None
@@ -87,6 +154,16 @@ class Database:
             if self._connection is None:
                 self._connection = _connect(self.path, self._kind)
             self._users += 1
+            first = self._users == 1
+        if first and self._in_place is not None:
+            self._gone = False
+            self._in_place.forget()
+            try:
+                self._in_place.require()
+                self.query("SELECT 1 FROM sqlite_master LIMIT 0")  # opens its connection while the file is in place
+            except BaseException:
+                self.close()
+                raise
 
     def close(self) -> None:
         """Reverse one ``open``; without one, do nothing."""
@@ -101,10 +178,19 @@ class Database:
                 self._connection.close()  # the last connection of all processes writes the log back into the file
                 self._connection = None
 
-    @property
-    def users(self) -> int:
-        """How often the file is open in this process."""
-        return self._users
+    def require_in_place(self) -> None:
+        """Raise FileNotFoundError, and log it once, if the open file is not the one at its path any more."""
+        if self._in_place is None or not self._users:
+            return
+        try:
+            self._in_place.require()
+        except FileNotFoundError as error:
+            if not self._gone:
+                self._gone = True
+                text = "%s: %s: restore the file, or restart this process"
+                logger.error(text, error.filename, error.strerror)  # noqa: TRY400  # the traceback says no more
+            raise
+        self._gone = False
 
     def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:  # values of the placeholders
         """Execute one statement, inside a command or a read."""
@@ -136,39 +222,36 @@ class Database:
         with self._querying:
             while True:
                 try:
-                    return self._for_queries().execute(statement, values).fetchall()
+                    if not self._users:
+                        raise RuntimeError(f"{self.path} is not open")
+                    if self._query_connection is None:
+                        self._query_connection = _existing(self.path)
+                        self._query_connection.execute("PRAGMA query_only = ON")
+                    return self._query_connection.execute(statement, values).fetchall()
                 except sqlite3.OperationalError as error:
                     if not _busy(error) or time.monotonic() > give_up:
                         raise
                 time.sleep(PAUSE)
 
-    def _for_queries(self) -> sqlite3.Connection:
-        if not self._users:
-            raise RuntimeError(f"{self.path} is not open")
-        if self._query_connection is None:
-            self._query_connection = _existing(self.path)
-            self._query_connection.execute("PRAGMA query_only = ON")
-        return self._query_connection
-
     def commit(
         self,
         commands: Sequence[Callable[[], Any]],
         *,
-        last: Callable[[], object] = bool,
         hurried: Callable[[], bool] = bool,
         apart: bool = True,
     ) -> list[Any]:
         """Run commands in one durable transaction; return the result of each, or its CommandFailure.
 
-        ``last`` is called at the end of the transaction. While another process writes, wait until ``hurried`` returns True.
-        Raises if the whole transaction was rolled back; without ``apart``, one failing command rolls it back.
+        While another process writes, wait until ``hurried`` returns True. Raises if the whole transaction was rolled back;
+        without ``apart``, one failing command rolls it back. Raises FileNotFoundError if the file is not in its place.
         """
+        self.require_in_place()
         try:
-            return self._transaction(commands, last, hurried, together=True)
+            return self._transaction(commands, hurried, together=True)
         except CommandFailed as failed:
             if not apart and failed.__cause__ is not None:
                 raise failed.__cause__ from None
-            return self._transaction(commands, last, hurried, together=False)
+            return self._transaction(commands, hurried, together=False)
 
     @property
     def size(self) -> int:
@@ -194,14 +277,19 @@ class Database:
         return not blocked
 
     def _transaction(
-        self,
-        commands: Sequence[Callable[[], Any]],
-        last: Callable[[], object],
-        hurried: Callable[[], bool],
-        *,
-        together: bool,
+        self, commands: Sequence[Callable[[], Any]], hurried: Callable[[], bool], *, together: bool
     ) -> list[Any]:
-        self._begin(hurried)
+        while True:
+            self._lock.acquire()
+            try:
+                self.execute("BEGIN IMMEDIATE")
+            except BaseException as error:
+                self._lock.release()
+                if not _busy(error) or hurried():
+                    raise
+            else:
+                break
+            time.sleep(PAUSE)
         try:
             self._require_known_schema()
             self.now, self.news = self.clock(), False
@@ -209,7 +297,7 @@ class Database:
                 results = run_together(commands, self._kind.harmless)
             else:
                 results = run_apart(commands, self.execute, lambda: self._in_transaction)
-            last()
+            self.purge()
             self.execute("COMMIT")
             news = self.news
         except BaseException:
@@ -228,20 +316,6 @@ class Database:
         if version > len(self._kind.schema):
             cause = f"a newer rbim has migrated it to version {version} while this process had it open"
             raise _unusable(self.path, self._kind, f"{cause}: end this process, and start it again with the newer rbim")
-
-    def _begin(self, hurried: Callable[[], bool]) -> None:
-        """Begin a transaction, and return with the lock held."""
-        while True:
-            self._lock.acquire()
-            try:
-                self.execute("BEGIN IMMEDIATE")
-            except BaseException as error:
-                self._lock.release()
-                if not _busy(error) or hurried():
-                    raise
-            else:
-                return
-            time.sleep(PAUSE)
 
     @property
     def _in_transaction(self) -> bool:

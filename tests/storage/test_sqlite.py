@@ -480,12 +480,15 @@ def test_what_comes_last_belongs_to_the_transaction(database, numbers):
         seen.append(database.execute("SELECT count(*) FROM pair").fetchone())
         pair(database, 9)
 
-    database.commit(pairs(database, 1), last=last)
+    database.purge = last
+    database.commit(pairs(database, 1))
     assert seen == [(2,)]
     assert numbers() == [1, 9]
+    database.purge = failing(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        database.commit(pairs(database, 2), last=failing(ZeroDivisionError()))
+        database.commit(pairs(database, 2))
     assert numbers() == [1, 9]
+    database.purge = bool
     assert database.commit(pairs(database, 3)) == [3]
 
 

@@ -6,16 +6,18 @@ import json
 from datetime import UTC, datetime
 from hashlib import blake2b
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attrs import frozen
 
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.events import document_of
 from rbim.callbacks.inbox import statements as sql
-from rbim.callbacks.inbox.arguments import LARGEST, EventFilter
 from rbim.callbacks.inbox.protocols import Claim, Counts, LeaseLost, OtherContent, StoredEvent
 from rbim.callbacks.inbox.statements import DEAD, DONE, QUARANTINED
 from rbim.errors import CallbackRejected
 from rbim.storage.commands import CommandFailure, NotTogether
+from rbim.storage.group_commit import CommitStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -23,50 +25,79 @@ if TYPE_CHECKING:
     from rbim.callbacks.delivery import Delivery
     from rbim.storage.commands import Listeners
 
-__all__ = ["STEP", "InboxStore", "claim_of", "row_of", "storable"]
+__all__ = ["LARGEST", "SLACK", "STEP", "EventFilter", "InboxStore", "StoreDatabase", "claim_of", "row_of", "storable"]
 
+LARGEST = 2**63 - 1  # the largest number that SQLite stores
 SLACK = 0.001  # seconds that a due time may be early: conversion between float and datetime rounds
 MARGIN = 3600.0  # seconds that a key is kept after the retention: the clock that signs a resend may be ahead
 PURGE_EVERY = 60.0  # seconds
 STEP = 500  # events that one transaction deletes or requeues, and letters that one looks at
 REPLAY_STEP = 1000
-EVERY = EventFilter()
 OTHER_CONTENT = "other content under the msgId of event "  # begins the ``error`` of such an event, before the number
 STATES: tuple[str, ...] = ("waiting", "done", "dead", "quarantined")  # by their numbers
 
-T = TypeVar("T")
+
+@frozen(kw_only=True)
+class EventFilter:
+    """Chooses events: ``since`` in epoch seconds, names of classes, a ``msgType``, a conversation (None: any)."""
+
+    since: float = -inf
+    classes: Collection[str] | None = None
+    msg_type: str | None = None
+    conversation: str | None = None
+    dead_only: bool = False
+
+    def matches(self, delivery: Delivery) -> bool:
+        """Return whether a delivery is chosen, dead letter or not, of whatever conversation."""
+        name = "" if delivery.kind is None else delivery.kind.__name__
+        return (
+            delivery.received.timestamp() >= self.since
+            and (self.classes is None or name in self.classes)
+            and (self.msg_type is None or delivery.msg_type == self.msg_type)
+        )
 
 
-class _StoreDatabase(Protocol):
+EVERY = EventFilter()
+
+
+class StoreDatabase(CommitStore, Protocol):
     """Executes the statements of an inbox: :class:`rbim.storage.sqlite.Database`, which says more, or one on a server."""
 
     now: float
     news: bool
+    purge: Callable[[], object]
     listeners: Listeners
 
-    def clock(self) -> float: ...
+    def clock(self) -> float:
+        """Return the time in epoch seconds."""
+        ...
 
-    def execute(self, statement: str, values: Any = ()) -> Any: ...
+    def execute(self, statement: str, values: Any = ()) -> Any:
+        """Execute a statement in a transaction; return the cursor."""
+        ...
 
-    def executemany(self, statement: str, values: Any) -> int: ...
+    def executemany(self, statement: str, values: Any) -> int:
+        """Execute a statement for each of the values; return the number of changed rows."""
+        ...
 
-    def read(self, reads: Callable[[], T]) -> T: ...
-
-    def query(self, statement: str, values: Any = ()) -> list[Any]: ...
+    def query(self, statement: str, values: Any = ()) -> list[Any]:
+        """Return the rows of a search outside a transaction."""
+        ...
 
 
 class InboxStore:
     """What a transaction does, and what reads find. Times are in seconds.
 
-    The methods from ``accept`` to ``purge_letters`` are commands: they run in a transaction of ``database``.
+    The methods from ``accept_all`` to ``due`` are commands: they run in a transaction of ``database``.
     """
 
-    def __init__(self, database: _StoreDatabase, *, retention: float, lease: float, dead_retention: float | None) -> None:
+    def __init__(self, database: StoreDatabase, *, retention: float, lease: float, dead_retention: float | None) -> None:
         self.database = database
         self._retention = retention
         self._dead_retention = dead_retention
         self._lease_time = lease
         self._purged: float | None = None
+        database.purge = self.purge
 
     # ------------------------------------------------------------------------------ accepting
 
@@ -285,10 +316,6 @@ class InboxStore:
 
     # ---------------------------------------------------------------------------- old events
 
-    def purge_due(self) -> bool:
-        """Return whether the next transaction looks for events to delete; one without commands does it, too."""
-        return self._purged is None or not 0 <= self.database.clock() - self._purged < PURGE_EVERY
-
     def purge(self) -> None:
         """Once a minute, delete up to 500 events of each kind that are older than their retention; more follow at once."""
         now = self.database.now
@@ -297,22 +324,22 @@ class InboxStore:
         limits = {DONE: now - self._retention - MARGIN}
         if self._dead_retention is not None:
             limits |= dict.fromkeys((DEAD, QUARANTINED), now - self._dead_retention)
+        self._purged = now  # also if it fails: other commands are tried without it
         deleted = [self.database.execute(sql.PURGE[state], (limit, STEP)).rowcount for state, limit in limits.items()]
-        self._purged = now if max(deleted) < STEP else None
-
-    # ---------------------------------------------------------------------------------- reads
+        if max(deleted) == STEP:
+            self._purged = None
 
     def due(self, held: Collection[int] = ()) -> float:
         """Return the seconds until a conversation can be claimed: 0 at once, infinite if none waits.
 
         Those leased under the fences ``held`` do not count.
         """
-        execute, limit = self.database.execute, (len(held) + 1,)
-        rows = self.database.read(
-            lambda: execute(sql.NEXT_READY, limit).fetchall() + execute(sql.NEXT_RETRIED_ALONE, limit).fetchall()
-        )
-        due = min((ready - self.database.clock() for ready, fence in rows if fence not in held), default=inf)
+        limit = (len(held) + 1,)
+        rows = [row for each in (sql.NEXT_READY, sql.NEXT_RETRIED_ALONE) for row in self.database.execute(each, limit)]
+        due = min((ready for ready, fence in rows if fence not in held), default=inf) - self.database.now
         return due if due > SLACK else 0.0
+
+    # ---------------------------------------------------------------------------------- reads
 
     def counts(self) -> Counts:
         """Return the numbers of events by state."""

@@ -9,7 +9,6 @@ from math import inf
 import pytest
 from anyio import create_task_group, fail_after, sleep
 from anyio.lowlevel import checkpoint
-from anyio.to_thread import run_sync
 
 from helpers.deliveries import delivery, unreadable
 from rbim import InvalidRequest
@@ -165,21 +164,19 @@ async def both(path, **options):
 
 
 async def test_a_wake_up_while_looking_is_not_lost(path):
-    async with both(path, poll=inf) as (inbox, backlog), create_task_group() as tasks:
-        plain, looked, go = backlog._store.due, threading.Event(), threading.Event()
+    async with both(path, poll=inf) as (_, backlog), create_task_group() as tasks:
+        plain, looks, go = backlog._store.due, [], threading.Event()
 
         def look(held):
-            seen = plain(held)
-            looked.set()
+            looks.append(plain(held))
             go.wait(10)
-            return seen
+            return looks[-1]
 
         backlog._store.due = look
         with fail_after(10):
-            async with create_task_group() as waiting:
-                waiting.start_soon(backlog.wait)
-                await until(looked.is_set)
-                await inbox.accept(delivery(1))
-                await settle()
-                backlog._store.due = plain
-                tasks.start_soon(run_sync, go.set)
+            tasks.start_soon(backlog.wait)
+            await until(lambda: len(looks) == 1)
+            backlog.notify()
+            go.set()
+            await until(lambda: len(looks) == 2)
+        tasks.cancel_scope.cancel()
