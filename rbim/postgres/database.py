@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.clock import SystemClock
 from rbim.postgres.errors import Dumper, Loader, explained, parameters_of, psycopg, server_of
-from rbim.storage.commands import CommandFailed, CommandFailure, Listeners, run_apart, run_together
+from rbim.storage.commands import CommandFailed, CommandFailure, call_all, run_apart, run_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -185,7 +185,7 @@ class PostgresDatabase:
         self._hurried = -inf  # what began before ends now
         self._querying = Lock()
         self._query_connection: Connection | None = None
-        self.listeners = Listeners(self._place)
+        self.listeners: dict[Callable[[], object], None] = {}
 
     def clock(self) -> float:
         """Return the time in epoch seconds, by the server's clock."""
@@ -253,7 +253,7 @@ class PostgresDatabase:
                     if reported:
                         logger.warning("%s: it can be used again", self._place)
                     pause, reported = FIRST_PAUSE, ""
-                    self.listeners.call()
+                    call_all(self.listeners, self._place)
                     self._hear(listening, connection)
             except Exception as error:
                 failure = explained(error, self._place) if isinstance(error, psycopg.Error) else error
@@ -285,7 +285,7 @@ class PostgresDatabase:
             while self._connection is connection:
                 for notice in listening.notifies(timeout=TICK, stop_after=1):
                     if notice.pid != own:
-                        self.listeners.call()
+                        call_all(self.listeners, self._place)
                 if time.monotonic() - self._asked > ANSWER:
                     _cut(connection)
         self._lost(connection)
@@ -463,7 +463,7 @@ class PostgresDatabase:
 
     def _told(self, results: list[Any]) -> list[Any]:
         if self.news:
-            self.listeners.call()
+            call_all(self.listeners, self._place)
         return results
 
     def _has_happened(self, number: str, began: float) -> bool:

@@ -34,7 +34,7 @@ from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
 from rbim._support.event_loops import backend, later
-from rbim.storage.commands import Chain, CommandFailure, Linked
+from rbim.storage.commands import Chain, CommandFailure, OneOfMany
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
@@ -76,15 +76,6 @@ class CommitStore(Protocol):
         ...
 
 
-class _Failure:
-    """The result of a command whose whole transaction failed."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
 class GroupCommit:
     """Group commit for one store and one event loop; only tasks of that loop may use it."""
 
@@ -109,15 +100,12 @@ class GroupCommit:
         self._threads = threads
         self._querying = CapacityLimiter(1)
 
-    async def run(self, command: Callable[[], T], *, undo: Undo | None = None, chain: Chain | None = None) -> T:
+    async def run(self, command: Callable[[], T], *, undo: Undo | None = None) -> T:
         """Run a command of the store and return its result once it is durable.
 
         If the caller is cancelled before the transaction begins, the command does not run. Later it may run: ``undo`` is
-        then called with its result, unless that is None, and returns the commands that undo it. After a failure in ``chain``
-        the command fails with the same error.
+        then called with its result, unless that is None, and returns the commands that undo it.
         """
-        if chain is not None:
-            command = chain.link(command)
         future = self._add(command)
         if undo is not None:
             self._undoing += 1
@@ -184,8 +172,8 @@ class GroupCommit:
         """Remove the command of a cancelled caller, or see to it that it is undone."""
         command = self._pending.pop(future, None)
         if command is not None:
-            if isinstance(command, Linked):
-                command.chain.fail(RuntimeError("an earlier command was cancelled"), command.place)
+            if isinstance(command, OneOfMany):
+                command.fail(RuntimeError("an earlier command was cancelled"), command.place)
         elif undo is not None:
             if future.done() and not future.cancelled():
                 self._undo(undo, future.result())
@@ -193,7 +181,7 @@ class GroupCommit:
                 self._abandoned[future] = undo
 
     def _undo(self, undo: Undo, result: Any) -> None:  # the command's
-        if result is None or isinstance(result, (CommandFailure, _Failure)):
+        if result is None or isinstance(result, CommandFailure):
             return
         for command in undo(result):
             self._pending[self._future()] = command
@@ -234,10 +222,12 @@ class GroupCommit:
 
     def _fail(self, batch: Batch, error: Exception) -> None:
         for future, command in batch.items():
-            if isinstance(command, Linked):
-                command.chain.fail(error)
+            if isinstance(command, OneOfMany):
+                command.fail(error)
             if not future.done():
-                future.set_result(_Failure(error))
+                failure = copy(error)  # a separate traceback for each waiting task
+                failure.__cause__ = error
+                future.set_result(CommandFailure(failure))
             self._abandoned.pop(future, None)
 
     def _check_drained(self) -> None:
@@ -287,11 +277,8 @@ class GroupCommit:
 
 
 def _result(result: Any) -> Any:  # the command's
-    kind = result.__class__
-    if kind is CommandFailure:
+    if result.__class__ is CommandFailure:
         raise result.error
-    if kind is _Failure:
-        raise copy(result.error) from result.error  # a separate traceback for each waiting task
     return result
 
 
@@ -410,14 +397,8 @@ class ExecutorThread:
         last = False
         while not last:
             work, done, last = self._queue.get()
-            result: Any = None
-            failure: BaseException | None = None
-            try:
-                result = work()
-            except BaseException as error:
-                failure = error
-            self._loop.soon_from_thread(partial(done, result, failure))
-            del work, done, result, failure  # while it waits, it holds none of them
+            self._loop.soon_from_thread(partial(done, *_finished(work)))
+            del work, done  # while it waits, it holds none of them
 
 
 class _Inline:
@@ -425,10 +406,12 @@ class _Inline:
 
     def submit(self, work: Work, done: Done, *, last: bool = False) -> None:
         del last
-        result: Any = None
-        failure: BaseException | None = None
-        try:
-            result = work()
-        except BaseException as error:
-            failure = error
-        done(result, failure)
+        done(*_finished(work))
+
+
+def _finished(work: Work) -> tuple[Any, BaseException | None]:
+    """Do some work; return its result and its error."""
+    try:
+        return work(), None
+    except BaseException as error:
+        return None, error

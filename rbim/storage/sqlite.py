@@ -11,7 +11,6 @@ import sqlite3
 import stat
 import time
 import weakref
-from contextlib import suppress
 from errno import ENOENT
 from pathlib import Path
 from threading import Lock
@@ -21,7 +20,7 @@ from attrs import frozen
 
 from rbim._support.private_files import create_private, require_trusted
 from rbim.errors import InvalidRequest
-from rbim.storage.commands import CommandFailed, CommandFailure, Listeners, run_apart, run_together
+from rbim.storage.commands import CommandFailed, CommandFailure, call_all, run_apart, run_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,7 +74,7 @@ class InPlace:
         self._name = str(path)
         self._log: str | None = None
         self._file: os.stat_result | None = None
-        self._log_file: tuple[int, int] | None = None
+        self._log_file: os.stat_result | None = None
 
     def forget(self) -> None:
         """Forget the file: it was closed, and what is opened next may be another one."""
@@ -83,40 +82,37 @@ class InPlace:
 
     def require(self) -> None:
         """Raise FileNotFoundError if the file or its log is not the one of the first call."""
-        try:
-            found = os.stat(self._name)  # noqa: PTH116  # Path.stat takes twice as long
-        except FileNotFoundError:
-            found = None
-        before = self._file
+        found, before = _stat(self._name), self._file
         if before is None:
             self._file = found
-        if found is None or (before is not None and self._is_other(found, before)):
+        if found is None or (
+            before is not None
+            and (_identity(found) != _identity(before) or (self._grows and found.st_size < before.st_size))
+        ):
             changed = "deleted, replaced or cut" if self._grows else "deleted, moved or replaced"
             raise FileNotFoundError(ENOENT, f"{self._what} was {changed} {self._during}", self._name)
         if self._grows:
             self._file = found
-        log = self._log_of()
-        if self._log_file is None:
-            self._log_file = log
-        elif log != self._log_file:
-            cause = f"the log (-wal) of {self._what} was deleted or replaced {self._during}"
-            raise FileNotFoundError(ENOENT, cause, self._name)
-
-    def _is_other(self, found: os.stat_result, before: os.stat_result) -> bool:
-        if (found.st_dev, found.st_ino) != (before.st_dev, before.st_ino):
-            return True
-        return self._grows and found.st_size < before.st_size
-
-    def _log_of(self) -> tuple[int, int] | None:
-        """Return device and inode of the log, or None before the first transaction."""
         if self._log is None:
             real = self._path.resolve()
             self._log = str(real.with_name(f"{real.name}-wal"))
-        try:
-            found = os.stat(self._log)  # noqa: PTH116
-        except FileNotFoundError:
-            return None
-        return found.st_dev, found.st_ino
+        log = _stat(self._log)  # None before the first transaction
+        if self._log_file is None:
+            self._log_file = log
+        elif log is None or _identity(log) != _identity(self._log_file):
+            cause = f"the log (-wal) of {self._what} was deleted or replaced {self._during}"
+            raise FileNotFoundError(ENOENT, cause, self._name)
+
+
+def _stat(name: str) -> os.stat_result | None:
+    try:
+        return os.stat(name)  # noqa: PTH116  # Path.stat takes twice as long
+    except FileNotFoundError:
+        return None
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 class Database:
@@ -143,7 +139,7 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._querying = Lock()
         self._query_connection: sqlite3.Connection | None = None
-        self.listeners = Listeners(path)
+        self.listeners: dict[Callable[[], object], None] = {}
 
     def open(self) -> None:
         """Open the file; create it if it is missing.
@@ -307,7 +303,7 @@ class Database:
         finally:
             self._lock.release()
         if news:
-            self.listeners.call()
+            call_all(self.listeners, self.path)
         return results
 
     def _require_known_schema(self) -> None:
@@ -395,15 +391,10 @@ def _require_no_left_log(path: Path, kind: FileKind) -> None:
     """Raise InvalidRequest for a log beside a missing or empty file: SQLite would delete it, with the changes in it."""
     real = path.resolve()  # the log is beside the file, not beside a link to it
     log = real.with_name(f"{real.name}-wal")
-    if _size(log) and not _size(real):
+    found, file = _stat(str(log)), _stat(str(real))
+    if found is not None and found.st_size and not (file is not None and file.st_size):
         cause = f"{log} has changes of a file that was moved or deleted"
         raise _unusable(path, kind, f"{cause}: move the log to that file, or delete the log")
-
-
-def _size(path: Path) -> int:
-    with suppress(FileNotFoundError):
-        return path.stat().st_size
-    return 0
 
 
 def require_trusted_logs(path: Path) -> None:

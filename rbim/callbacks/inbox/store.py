@@ -16,14 +16,13 @@ from rbim.callbacks.inbox import statements as sql
 from rbim.callbacks.inbox.protocols import Claim, Counts, LeaseLost, OtherContent, StoredEvent
 from rbim.callbacks.inbox.statements import DEAD, DONE, QUARANTINED
 from rbim.errors import CallbackRejected
-from rbim.storage.commands import CommandFailure, NotTogether
+from rbim.storage.commands import CommandFailed, CommandFailure
 from rbim.storage.group_commit import CommitStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from rbim.callbacks.delivery import Delivery
-    from rbim.storage.commands import Listeners
 
 __all__ = ["LARGEST", "SLACK", "STEP", "EventFilter", "InboxStore", "StoreDatabase", "claim_of", "row_of", "storable"]
 
@@ -66,7 +65,7 @@ class StoreDatabase(CommitStore, Protocol):
     now: float
     news: bool
     purge: Callable[[], object]
-    listeners: Listeners
+    listeners: dict[Callable[[], object], None]
 
     def clock(self) -> float:
         """Return the time in epoch seconds."""
@@ -105,12 +104,12 @@ class InboxStore:
         """Store deliveries in their order; return for each whether it is new, like :meth:`accept`.
 
         As long as all of them are new, this takes two statements, which cost a third of two for each delivery. Otherwise it
-        raises NotTogether, so that each gets its number in the order of arrival.
+        raises CommandFailed, so that each gets its number in the order of arrival.
         """
         if len(deliveries) == 1:
             return [self.accept(deliveries[0])]
         if self.database.executemany(sql.ACCEPT, map(row_of, deliveries)) < len(deliveries):
-            raise NotTogether
+            raise CommandFailed
         self._open_conversations(dict.fromkeys(each.conversation for each in deliveries if each.problem is None))
         return [True] * len(deliveries)
 

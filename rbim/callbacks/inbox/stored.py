@@ -274,11 +274,11 @@ class StoredInbox(Archive):
         async with self._open_backlog() as commits:
             backlog = _StoredBacklog(self._store, commits, clock=self.clock, poll=self.poll)
             notify = partial(waker(), backlog.notify)
-            self._store.database.listeners.add(notify)
+            self._store.database.listeners[notify] = None
             try:
                 yield backlog
             finally:
-                self._store.database.listeners.remove(notify)
+                del self._store.database.listeners[notify]
                 if self.lease == inf:
                     with anyio.CancelScope(shield=True):
                         await backlog.release_all()
@@ -356,7 +356,7 @@ class DurableInbox(StoredInbox):
         once one of them was not stored, the later ones are not either. Raises the error of the earlier delivery, and what
         the database raises if it cannot store (a full disk, for example): ``sqlite3.Error``, or ConnectionError on a server.
         """
-        return await self._commits.run(OneOfMany(self._store.accept_all, delivery), chain=chain)
+        return await self._commits.run(OneOfMany(self._store.accept_all, delivery, chain))
 
 
 class _StoredBacklog:
