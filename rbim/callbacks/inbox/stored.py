@@ -369,6 +369,8 @@ class _StoredBacklog:
         self._poll = poll
         self._held: dict[int, Claim] = {}  # by fence, of this backlog's own leases: wait() must not wait for their ends
         self._changes = 0
+        self._seen = -1  # the number of changes before the last claim or look of wait()
+        self._due = inf  # when a conversation can be claimed next, as they have found: in epoch seconds
         self._waiting: set[anyio.CancelScope] = set()
 
     def notify(self) -> None:
@@ -385,9 +387,19 @@ class _StoredBacklog:
     async def claim(self, limit: int, /) -> Sequence[Claim]:
         if limit < 1 or any(claim.crashes for claim in self._held.values()):
             return ()
-        claims = await self._commits.run(partial(self._store.claim, limit, frozenset(self._held)), undo=self._release_undone)
+        self._seen, self._due = self._changes, 0.0
+        command = partial(self._claim, limit, frozenset(self._held))
+        claims = await self._commits.run(command, undo=self._release_undone)
         self._held.update((claim.fence, claim) for claim in reversed(claims))
         return claims
+
+    def _claim(self, limit: int, held: frozenset[int]) -> list[Claim]:
+        claims = self._store.claim(limit, held)
+        self._look(held.union(claim.fence for claim in claims))
+        return claims
+
+    def _look(self, held: frozenset[int]) -> None:
+        self._due = self._store.database.now + self._store.due(held)
 
     def _release_undone(self, claims: Sequence[Claim]) -> Iterable[Callable[[], Any]]:
         leases = {claim.fence: claim for claim in reversed(claims)}
@@ -431,14 +443,19 @@ class _StoredBacklog:
 
     async def wait(self) -> None:
         while True:
-            changes = self._changes
-            due = await self._commits.run(partial(self._store.due, frozenset(self._held)))
+            if self._seen != self._changes:
+                self._seen = self._changes
+                await self._commits.run(partial(self._look, frozenset(self._held)))
+            due = self._due - self._store.database.clock()
             if due <= 0:
                 return
             with anyio.move_on_after(self._poll) as scope:
                 self._waiting.add(scope)
                 try:
-                    if changes == self._changes:  # else it may not have seen a change
+                    if self._seen == self._changes:  # else it may not have seen a change
                         await (anyio.sleep_forever() if due == inf else self._clock.sleep(due))
                 finally:
                     self._waiting.discard(scope)
+            if self._seen != self._changes:
+                return
+            self._seen = -1  # another process may have changed something, or it is time

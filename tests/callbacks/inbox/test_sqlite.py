@@ -164,19 +164,19 @@ async def both(path, **options):
 
 
 async def test_a_wake_up_while_looking_is_not_lost(path):
-    async with both(path, poll=inf) as (_, backlog), create_task_group() as tasks:
-        plain, looks, go = backlog._store.due, [], threading.Event()
+    async with both(path, poll=inf) as (_, backlog):
+        plain, looked, go = backlog._store.due, threading.Event(), threading.Event()
 
         def look(held):
-            looks.append(plain(held))
+            due = plain(held)
+            looked.set()
             go.wait(10)
-            return looks[-1]
+            return due
 
         backlog._store.due = look
         with fail_after(10):
-            tasks.start_soon(backlog.wait)
-            await until(lambda: len(looks) == 1)
-            backlog.notify()
-            go.set()
-            await until(lambda: len(looks) == 2)
-        tasks.cancel_scope.cancel()
+            async with create_task_group() as tasks:
+                tasks.start_soon(backlog.wait)
+                await until(looked.is_set)
+                backlog.notify()
+                go.set()
