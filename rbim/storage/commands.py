@@ -6,7 +6,7 @@ import logging
 from copy import copy
 from itertools import groupby
 from math import inf
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from attrs import frozen
 
@@ -120,8 +120,7 @@ def run_together(commands: Iterable[Callable[[], Any]], harmless: tuple[type[Exc
     for many, group in groupby(commands, many_of):
         try:
             if many is not None:
-                of_many: Iterable[Any] = group
-                results += many([each.argument for each in of_many])
+                results += many([each.argument for each in cast("Iterable[OneOfMany[Any, Any]]", group)])
                 continue
             for command in group:
                 try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rbim.callbacks.delivery import Delivery
 
-__all__ = ["LARGEST", "SLACK", "STEP", "EventFilter", "InboxStore", "StoreDatabase", "claim_of", "row_of", "storable"]
+__all__ = ["LARGEST", "SLACK", "STEP", "EventFilter", "InboxStore", "claim_of", "row_of", "storable"]
 
 LARGEST = 2**63 - 1  # the largest number that SQLite stores
 SLACK = 0.001  # seconds that a due time may be early: conversion between float and datetime rounds
@@ -59,7 +59,7 @@ class EventFilter:
 EVERY = EventFilter()
 
 
-class StoreDatabase(CommitStore, Protocol):
+class _StoreDatabase(CommitStore, Protocol):
     """Executes the statements of an inbox: :class:`rbim.storage.sqlite.Database`, which says more, or one on a server."""
 
     now: float
@@ -90,7 +90,7 @@ class InboxStore:
     The methods from ``accept_all`` to ``due`` are commands: they run in a transaction of ``database``.
     """
 
-    def __init__(self, database: StoreDatabase, *, retention: float, lease: float, dead_retention: float | None) -> None:
+    def __init__(self, database: _StoreDatabase, *, retention: float, lease: float, dead_retention: float | None) -> None:
         self.database = database
         self._retention = retention
         self._dead_retention = dead_retention

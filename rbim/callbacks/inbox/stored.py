@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from rbim.callbacks.delivery import Delivery
     from rbim.callbacks.inbox.protocols import Backlog, Claim, Counts, OtherContent, StoredEvent
-    from rbim.callbacks.inbox.store import StoreDatabase
     from rbim.clock import Clock
     from rbim.storage.group_commit import Chain, GroupCommit
 
@@ -297,7 +296,7 @@ class DurableInbox(StoredInbox):
     lease: float = field(default=30.0, kw_only=True, validator=above_zero)
     poll: float = field(default=0.25, kw_only=True, validator=above_zero)
     clock: Clock = field(default=None, kw_only=True, converter=_clock, repr=False)
-    _database: StoreDatabase = field(init=False, repr=False, on_setattr=setters.NO_OP)
+    _database: Any = field(init=False, repr=False, on_setattr=setters.NO_OP)  # each kind of inbox has its own
     _store: InboxStore = field(init=False, repr=False, on_setattr=setters.NO_OP)
     _opened: AbstractAsyncContextManager[GroupCommit] | None = field(
         init=False, repr=False, default=None, on_setattr=setters.NO_OP
