@@ -44,7 +44,6 @@ class EventFilter:
     classes: Collection[str] | None = None
     msg_type: str | None = None
     conversation: str | None = None
-    dead_only: bool = False
 
     def matches(self, delivery: Delivery) -> bool:
         """Return whether a delivery is chosen, dead letter or not, of whatever conversation."""
@@ -252,13 +251,13 @@ class InboxStore:
 
     # --------------------------------------------------------------------------------- letters
 
-    def requeue(self, numbers: Sequence[int], *, dead: bool = True, quarantined: bool = True) -> int:
+    def requeue(self, numbers: Sequence[int]) -> int:
         """Let dead letters wait again, and events in quarantine that can be read now; return their number."""
         count = 0
         for letter in _events(row for each in numbers for row in self.database.execute(sql.LETTER, (each,)).fetchall()):
-            if letter.state == "quarantined" and quarantined:
+            if letter.state == "quarantined":
                 count += self._readmit(letter, delivery_of(letter.body, app_id=letter.app_id, received=letter.received))
-            elif letter.state == "dead" and dead:
+            else:
                 self.database.execute(sql.REQUEUE, (letter.number,))
                 self._count_anew((letter.conversation,))
                 count += 1
@@ -287,22 +286,22 @@ class InboxStore:
         if until is None:
             return last, 0
         count = 0
-        if not wanted.dead_only:
-            rows = self.database.execute(sql.LETTERS[QUARANTINED], _values(EVERY, after, until)).fetchall()
-            for letter, delivery in _readable(rows, wanted):
-                if self.database.execute(sql.OTHER_OF_KEY, (delivery.key, letter.number)).fetchone():
-                    self.database.execute(sql.DELETE, (letter.number, QUARANTINED))  # it was accepted again meanwhile
-                else:
-                    count += self._readmit(letter, delivery)
+        rows = self.database.execute(sql.LETTERS[QUARANTINED], _values(EVERY, after, until)).fetchall()
+        for letter, delivery in _readable(rows, wanted):
+            if self.database.execute(sql.OTHER_OF_KEY, (delivery.key, letter.number)).fetchone():
+                self.database.execute(sql.DELETE, (letter.number, QUARANTINED))  # it was accepted again meanwhile
+            else:
+                count += self._readmit(letter, delivery)
         values = _values(wanted, after, until)
         self._count_anew([name for (name,) in self.database.execute(sql.REPLAY_CONVERSATIONS, values).fetchall()])
         replayed: int = self.database.execute(sql.REPLAY, values).rowcount
         return until, count + replayed
 
-    def discard(self, numbers: Sequence[int], *, dead: bool = True, quarantined: bool = True) -> int:
+    def discard(self, numbers: Sequence[int]) -> int:
         """Delete dead letters and events in quarantine; return their number."""
-        states = [DEAD] * dead + [QUARANTINED] * quarantined
-        return self.database.executemany(sql.DELETE, [(number, state) for state in states for number in numbers])
+        return self.database.executemany(
+            sql.DELETE, [(number, state) for state in (DEAD, QUARANTINED) for number in numbers]
+        )
 
     def purge_letters(self, state: int, *, before: float, after: int) -> tuple[int, int]:
         """Delete those received before ``before`` of the next 500 with numbers above ``after``; return the last number too.
@@ -373,9 +372,9 @@ class InboxStore:
         rows: list[tuple[float, int]] = self.database.query(sql.RECEIVED, (limit,))
         return [(at, STATES[state]) for at, state in rows]
 
-    def replayable(self, wanted: EventFilter, *, after: int, until: int) -> list[tuple[str, int]]:
+    def replayable(self, wanted: EventFilter, *, after: int, until: int, dead_only: bool) -> list[tuple[str, int]]:
         """Return how many done events and dead letters of these numbers a replay would let wait again, by ``msgType``."""
-        statement = sql.DEAD_BY_TYPE if wanted.dead_only else sql.REPLAYABLE
+        statement = sql.DEAD_BY_TYPE if dead_only else sql.REPLAYABLE
         return self.database.query(statement, _values(wanted, after, until))
 
     def readmissible(self, wanted: EventFilter, *, after: int, keys: set[str]) -> tuple[int, list[str]]:
@@ -456,7 +455,6 @@ def _values(wanted: EventFilter, after: int, until: int = LARGEST, *, limit: int
         "msg_type": wanted.msg_type or "",
         "any_conversation": wanted.conversation is None,
         "conversation": wanted.conversation or "",
-        "dead_only": wanted.dead_only,
         "limit": limit,
     }
 

@@ -125,21 +125,17 @@ class Archive(ABC):
         """Return when the latest events were received, in epoch seconds, and their states; the newest first."""
         return await self._commits.query(partial(self._store.received, limit))
 
-    async def requeue(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
+    async def requeue(self, numbers: Iterable[int]) -> int:
         """Make dead letters, and events in quarantine that can be read now, wait again; return their number.
 
         Attempts count from 1 again. An event keeps its place in the order of its conversation, before all that wait behind
         it. One in quarantine whose key is known by now is handled as an event of its own.
-        With False for ``dead`` or ``quarantined``, numbers of that kind are left out.
         """
-        return await self._in_steps(partial(self._store.requeue, dead=dead, quarantined=quarantined), numbers)
+        return await self._in_steps(self._store.requeue, numbers)
 
-    async def discard(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
-        """Delete dead letters and events in quarantine; return their number. A resend would be accepted as a new event.
-
-        With False for ``dead`` or ``quarantined``, numbers of that kind are left out.
-        """
-        return await self._in_steps(partial(self._store.discard, dead=dead, quarantined=quarantined), numbers)
+    async def discard(self, numbers: Iterable[int]) -> int:
+        """Delete dead letters and events in quarantine; return their number. A resend would be accepted as a new event."""
+        return await self._in_steps(self._store.discard, numbers)
 
     async def _in_steps(self, command: Callable[[Sequence[int]], int], numbers: Iterable[int]) -> int:
         given, count = _numbers_of(numbers), 0
@@ -161,16 +157,14 @@ class Archive(ABC):
                 more = at > 0
         return count
 
-    async def replay(
-        self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
-    ) -> int:
+    async def replay(self, since: datetime | None = None, kind: type[Event] | str | None = None) -> int:
         """Make handled events, dead letters and readable events in quarantine wait again, in their old order.
 
-        ``since``, ``kind``: as in :meth:`dead_letters`. ``dead_only``: dead letters only. Attempts count from 1 again.
+        ``since``, ``kind``: as in :meth:`dead_letters`. Attempts count from 1 again.
         Returns their number; raises InvalidRequest for an invalid argument. It works in steps, so that deliveries are
         accepted meanwhile; if cancelled, it may have replayed some events.
         """
-        wanted = _event_filter(since, kind, dead_only=dead_only)
+        wanted = _event_filter(since, kind)
         at, count = 0, 0
         last = await self._commits.query(self._store.last)
         while at < last:
@@ -181,14 +175,17 @@ class Archive(ABC):
     async def replayable(
         self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
     ) -> dict[str, int]:
-        """Return how many events :meth:`replay` would make wait again, by ``msgType``, the most first. Changes nothing."""
-        wanted, store = _event_filter(since, kind, dead_only=dead_only), self._store
+        """Return how many events :meth:`replay` would make wait again, by ``msgType``, the most first. Changes nothing.
+
+        ``dead_only``: how many of them are dead letters.
+        """
+        wanted, store = _event_filter(since, kind), self._store
         last = await self._commits.query(store.last)
         step = LARGEST if dead_only else self._span  # dead letters have an index
         found: Counter[str] = Counter()
         for at in range(0, last, step):
-            until = min(at + step, last)
-            found.update(dict(await self._commits.query(partial(store.replayable, wanted, after=at, until=until))))
+            count = partial(store.replayable, wanted, after=at, until=min(at + step, last), dead_only=dead_only)
+            found.update(dict(await self._commits.query(count)))
         keys: set[str] = set()
         at, more = 0, not dead_only
         while more:
@@ -202,8 +199,6 @@ def _event_filter(
     since: datetime | None,
     kind: type[Event] | str | None,
     conversation: str | None = None,
-    *,
-    dead_only: bool = False,
 ) -> EventFilter:
     """Return the filter of a caller's arguments. Raises InvalidRequest."""
     for name, text in (("kind", kind), ("conversation", conversation)):
@@ -218,7 +213,6 @@ def _event_filter(
         classes=_classes(kind),
         msg_type=str(kind) if isinstance(kind, str) else None,
         conversation=conversation,
-        dead_only=dead_only,
     )
 
 

@@ -308,7 +308,7 @@ def discard(  # noqa: PLR0913  # flags, each with a default
     async def delete(archive: Archive) -> int:
         if every:
             return await archive.purge(**choice.only, before=moment)
-        return await archive.discard(numbers, **choice.only)
+        return await archive.discard(numbers)
 
     expected, which = with_archive(inbox, count_them)
     if expected and not yes:
@@ -347,7 +347,7 @@ def _short_conversation(letter: StoredEvent) -> str:
 
 async def _requeue_each(choice: _Choice, archive: Archive, found: Sequence[StoredEvent]) -> tuple[int, dict[int, str]]:
     """Let events be handled again; return how many, and the errors of those that are left in quarantine, by number."""
-    done = await archive.requeue([letter.number for letter in found], **choice.only)
+    done = await archive.requeue([letter.number for letter in found])
     left: dict[int, str] = {}
     if choice.quarantine and done < len(found):
         for each in found:

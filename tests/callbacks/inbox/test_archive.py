@@ -43,10 +43,9 @@ async def waiting(inbox):
 
 CHOICES = [
     {},
-    {"dead_only": True},
     {"kind": Picture},
     {"kind": "TEXT"},
-    {"kind": Message, "dead_only": True},
+    {"kind": Message},
     {"since": START + timedelta(seconds=2)},
     {"since": START + timedelta(days=1)},
 ]
