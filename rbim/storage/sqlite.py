@@ -42,17 +42,17 @@ OPEN_TIMEOUT = 10.0  # seconds of waiting in all while a file is opened or read
 
 @frozen(kw_only=True)
 class FileKind:
-    """A kind of file: its ``name`` with an article, its ``mark`` (``application_id``) and its schema.
+    """A kind of file: its ``name`` with an article, its ``mark`` (``application_id``) and the statements of its ``schema``.
 
-    ``schema`` holds, for each version from 0 (an empty file), the statements that migrate to the next. ``harmless`` are
-    the errors that a command raises only before it has written anything. Versions before ``oldest`` are refused.
+    Files with another ``version`` of it are refused. ``harmless`` are the errors that a command raises only before it has
+    written anything.
     ``stays_in_place``: no transaction runs after the file was deleted, moved or replaced, for it could not be found again.
     """
 
     name: str
     mark: bytes
-    schema: tuple[tuple[str, ...], ...]
-    oldest: int = 1
+    schema: tuple[str, ...]
+    version: int
     harmless: tuple[type[Exception], ...] = ()
     cache: int = 2000  # KiB of pages that SQLite keeps in memory
     secure_delete: bool = False  # overwrite what is deleted
@@ -144,7 +144,7 @@ class Database:
     def open(self) -> None:
         """Open the file; create it if it is missing.
 
-        Raises InvalidRequest if the file is of another kind or was made by a newer rbim.
+        Raises InvalidRequest if the file is of another kind or another version.
         """
         with self._lock:
             if self._connection is None:
@@ -287,7 +287,6 @@ class Database:
                 break
             time.sleep(PAUSE)
         try:
-            self._require_known_schema()
             self.now, self.news = self.clock(), False
             if together:
                 results = run_together(commands, self._kind.harmless)
@@ -305,13 +304,6 @@ class Database:
         if news:
             call_all(self.listeners, self.path)
         return results
-
-    def _require_known_schema(self) -> None:
-        """Raise InvalidRequest if a newer rbim migrated the file while it was open here."""
-        ((version,),) = self.execute("PRAGMA user_version").fetchall()
-        if version > len(self._kind.schema):
-            cause = f"a newer rbim has migrated it to version {version} while this process had it open"
-            raise _unusable(self.path, self._kind, f"{cause}: end this process, and start it again with the newer rbim")
 
     @property
     def _in_transaction(self) -> bool:
@@ -365,8 +357,8 @@ def _opened(path: Path, kind: FileKind) -> sqlite3.Connection:
         connection.execute("BEGIN")  # another process may be creating the file now
         version = schema_version(connection, path, kind)
         connection.execute("COMMIT")
-        if version < len(kind.schema):
-            _migrate(connection, path, kind)
+        if not version:
+            _create(connection, path, kind)
         _require_private(path, kind)  # again: the log files exist now, so that no other user can take their names any more
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA cache_size = -{kind.cache}")
@@ -426,7 +418,7 @@ def _is_shared_by_group(found: os.stat_result, log: Path) -> bool:
 def schema_version(connection: sqlite3.Connection, path: Path, kind: FileKind) -> int:
     """Return the version of a file's schema, 0 for an empty file.
 
-    Raises InvalidRequest for a file of another kind, of a newer rbim, or of one too old.
+    Raises InvalidRequest for a file of another kind or of another version.
     """
 
     def value(statement: str) -> int:
@@ -438,25 +430,25 @@ def schema_version(connection: sqlite3.Connection, path: Path, kind: FileKind) -
         raise _unusable(path, kind, f"it is {NAMES[mark]}")
     if mark != kind.mark and (any(mark) or version or value("SELECT count(*) FROM sqlite_master")):
         raise _unusable(path, kind, "it is a database of another application")
-    if version > len(kind.schema):
-        newest = len(kind.schema)
-        raise _unusable(path, kind, f"its schema has version {version}, and this rbim knows {newest} at most: update rbim")
-    if 0 < version < kind.oldest:
+    if version > kind.version:
+        cause = f"its schema has version {version}, and this rbim knows {kind.version} at most: update rbim"
+        raise _unusable(path, kind, cause)
+    if 0 < version < kind.version:
         cause = f"its schema has version {version}, of an earlier rbim with other tables: go on with that rbim"
         raise _unusable(path, kind, f"{cause}, or begin again with another file")
     return version
 
 
-def _migrate(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
+def _create(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise _unusable(path, kind, f"its file system supports no write-ahead log (journal mode {mode})")
     connection.execute("BEGIN IMMEDIATE")
-    for number in range(schema_version(connection, path, kind), len(kind.schema)):  # another process may have migrated it
-        for statement in kind.schema[number]:
+    if not schema_version(connection, path, kind):  # another process may have created it
+        for statement in kind.schema:
             connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {number + 1}")
-    connection.execute(f"PRAGMA application_id = {int.from_bytes(kind.mark, 'big')}")
+        connection.execute(f"PRAGMA user_version = {kind.version}")
+        connection.execute(f"PRAGMA application_id = {int.from_bytes(kind.mark, 'big')}")
     connection.execute("COMMIT")
 
 
@@ -466,13 +458,10 @@ class MemoryDatabase(Database):
     def __init__(self, kind: FileKind, *, clock: Callable[[], float]) -> None:
         super().__init__(Path(":memory:"), kind, clock=clock)
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        for statement in (statement for step in kind.schema for statement in step):
+        for statement in kind.schema:
             connection.execute(statement)
         self._connection = connection
         weakref.finalize(self, connection.close)  # it has no end of its own
-
-    def _require_known_schema(self) -> None:
-        """Do nothing: no other process can change it."""
 
     def query(self, statement: str, values: Any = ()) -> list[Any]:
         """Return the rows of a search. Transactions wait meanwhile: they have the same connection."""

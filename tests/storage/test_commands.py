@@ -12,7 +12,8 @@ from rbim.storage.sqlite import CommandFailure, Database, FileKind
 KIND = FileKind(
     name="a list",
     mark=b"rbzz",
-    schema=(("CREATE TABLE list (place INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE)",),),
+    schema=("CREATE TABLE list (place INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE)",),
+    version=1,
 )
 
 

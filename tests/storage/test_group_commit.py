@@ -24,7 +24,7 @@ from rbim.storage.sqlite import CommandFailure, Database, FileKind
 
 HERE = sys.modules[GroupCommit.__module__]
 
-KIND = FileKind(name="a log", mark=b"rbyy", schema=(("CREATE TABLE log (number INTEGER, moment REAL, more TEXT)",),))
+KIND = FileKind(name="a log", mark=b"rbyy", schema=("CREATE TABLE log (number INTEGER, moment REAL, more TEXT)",), version=1)
 INSERT = "INSERT INTO log VALUES (?, ?, ?)"
 
 on_asyncio = [pytest.mark.parametrize("anyio_backend", ["asyncio"]), pytest.mark.usefixtures("anyio_backend")]

@@ -68,7 +68,7 @@ SCHEMA = (
     "CREATE INDEX delivery_waiting ON delivery (number) WHERE refused IS NULL",
 )
 # versions 1 and 2 were the tables of an inbox
-SPOOL = FileKind(name="a spool", mark=b"rbsp", schema=((), (), SCHEMA), oldest=3, secure_delete=True, stays_in_place=True)
+SPOOL = FileKind(name="a spool", mark=b"rbsp", schema=SCHEMA, version=3, secure_delete=True, stays_in_place=True)
 
 INSERT = "INSERT INTO delivery (conversation, app_id, received, body) VALUES (?, ?, ?, ?)"
 NEXT = """SELECT number, conversation, app_id, received, body FROM delivery INDEXED BY delivery_waiting
