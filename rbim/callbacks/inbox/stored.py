@@ -379,6 +379,7 @@ class _StoredBacklog:
 
     async def claim(self, limit: int, /) -> Sequence[Claim]:
         if limit < 1 or any(claim.crashes for claim in self._held.values()):
+            self._seen = -1  # wait() looks, and other tasks go on meanwhile
             return ()
         self._seen, self._due = self._changes, 0.0
         command = partial(self._claim, limit, frozenset(self._held))
@@ -441,6 +442,7 @@ class _StoredBacklog:
                 await self._commits.run(partial(self._look, frozenset(self._held)))
             due = self._due - self._store.database.clock()
             if due <= 0:
+                self._seen = -1
                 return
             with anyio.move_on_after(self._poll) as scope:
                 self._waiting.add(scope)

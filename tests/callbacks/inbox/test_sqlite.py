@@ -7,7 +7,7 @@ from functools import partial
 from math import inf
 
 import pytest
-from anyio import create_task_group, fail_after, sleep
+from anyio import create_task_group, fail_after, move_on_after, sleep
 from anyio.lowlevel import checkpoint
 
 from helpers.deliveries import delivery, unreadable
@@ -180,3 +180,27 @@ async def test_a_wake_up_while_looking_is_not_lost(path):
                 await until(looked.is_set)
                 backlog.notify()
                 go.set()
+
+
+async def test_other_tasks_go_on_while_nothing_can_be_claimed_beside_what_is_retried_alone(path):
+    async with both(path) as (inbox, backlog):
+        for team in "ab":
+            await inbox.accept(delivery(1, team))
+        for claim in await backlog.claim(2):
+            await backlog.release(claim, died=True)
+        (alone,) = await backlog.claim(2)
+        assert alone.crashes == 1
+        looks, slept = 0, []
+
+        async def other():
+            await sleep(0)
+            slept.append(looks)
+
+        async with create_task_group() as tasks:
+            tasks.start_soon(other)
+            while not slept and looks < 1000:
+                looks += 1
+                assert await backlog.claim(1) == ()
+                with move_on_after(1):
+                    await backlog.wait()
+        assert looks < 1000
