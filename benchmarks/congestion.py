@@ -59,6 +59,7 @@ async def by_hand(calls: Any, platform: Any) -> None:
 
 def emulated(limit: int, burst: int, asked: str | None, offered: Any, *, hand: bool) -> tuple[Any, Any]:
     """Return the calls and the platform, after all have ended."""
+    from rbim import Limits
     from tests.helpers import loads, throttling
 
     calls, platform = throttling.drawn(offered, SECONDS), throttling.throttling(limit, burst, asked)

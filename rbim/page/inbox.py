@@ -144,21 +144,20 @@ class _InboxAnswers:
             raise InvalidRequest(f"number: must be a whole number, not {number!r:.100}", field="number")
         if not (reason is None or isinstance(reason, str)):
             raise InvalidRequest(f"reason: must be a text, not {reason!r:.100}", field="reason")
-        only = {"dead": state == "dead", "quarantined": state == "quarantined"}
         act = self._inbox.discard if discard else self._inbox.requeue
         asked = done = 0
         if number is not None:
-            await self._numbered(number)
             asked = 1
-            with _readable():
-                done = await act([number], **only)
+            if (await self._numbered(number)).state == state:
+                with _readable():
+                    done = await act([number])
         else:
             before = LARGEST
             with _readable():
                 while page := await self._inbox.newest(STEP, before, state=state):
                     before = page[-1].number
                     numbers = [each.number for each in page if headline(each.error) == reason]
-                    asked, done = asked + len(numbers), done + await act(numbers, **only)
+                    asked, done = asked + len(numbers), done + await act(numbers)
         self._rest_until = 0.0  # the next answer about the state has these
         return Answer.of({"events": done, "left": asked - done})
 

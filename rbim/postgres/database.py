@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.clock import SystemClock
 from rbim.postgres.errors import Dumper, Loader, explained, parameters_of, psycopg, server_of
-from rbim.storage.commands import CommandFailed, CommandFailure, Listeners, run_apart, run_together
+from rbim.storage.commands import CommandFailed, CommandFailure, call_all, run_apart, run_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -179,13 +179,13 @@ class PostgresDatabase:
         self._failure: Exception | None = None
         self._thread: Thread | None = None
         self._seen: _Seen | None = None
-        self._lock = Lock()  # of the connection: of a transaction, or a read
+        self._lock = Lock()  # of the connection
         self._active: Any = None  # the connection on which commands run
         self._asked = inf  # when the present transaction began
         self._hurried = -inf  # what began before ends now
         self._querying = Lock()
         self._query_connection: Connection | None = None
-        self.listeners = Listeners(self._place)
+        self.listeners: dict[Callable[[], object], None] = {}
 
     def clock(self) -> float:
         """Return the time in epoch seconds, by the server's clock."""
@@ -253,7 +253,7 @@ class PostgresDatabase:
                     if reported:
                         logger.warning("%s: it can be used again", self._place)
                     pause, reported = FIRST_PAUSE, ""
-                    self.listeners.call()
+                    call_all(self.listeners, self._place)
                     self._hear(listening, connection)
             except Exception as error:
                 failure = explained(error, self._place) if isinstance(error, psycopg.Error) else error
@@ -285,7 +285,7 @@ class PostgresDatabase:
             while self._connection is connection:
                 for notice in listening.notifies(timeout=TICK, stop_after=1):
                     if notice.pid != own:
-                        self.listeners.call()
+                        call_all(self.listeners, self._place)
                 if time.monotonic() - self._asked > ANSWER:
                     _cut(connection)
         self._lost(connection)
@@ -368,7 +368,7 @@ class PostgresDatabase:
     # ------------------------------------------------------------------------------- statements
 
     def execute(self, statement: str, values: Any = ()) -> Any:  # values of the placeholders; psycopg's cursor
-        """Execute one statement, inside a command or a read."""
+        """Execute one statement, inside a command."""
         return self._active.execute(_translated(statement), values)
 
     def executemany(self, statement: str, values: Any) -> int:  # values of the placeholders, for each execution
@@ -378,20 +378,6 @@ class PostgresDatabase:
             if given:
                 cursor.executemany(_translated(statement), given)
             return max(0, int(cursor.rowcount))
-
-    def read(self, reads: Callable[[], T]) -> T:
-        """Run a function that reads, outside any transaction, and return its result."""
-        with self._lock:
-            connection = self._current(time.monotonic())
-            self._asked = time.monotonic()
-            try:
-                return reads()
-            except psycopg.Error as error:
-                raise explained(error, self._place) from error
-            finally:
-                self._asked = inf
-                if connection.closed:
-                    self._lost(connection)
 
     def query(self, statement: str, values: Any = ()) -> list[Any]:  # values of the placeholders; rows
         """Return the rows of a search that may take long, on a connection of its own."""
@@ -477,7 +463,7 @@ class PostgresDatabase:
 
     def _told(self, results: list[Any]) -> list[Any]:
         if self.news:
-            self.listeners.call()
+            call_all(self.listeners, self._place)
         return results
 
     def _has_happened(self, number: str, began: float) -> bool:

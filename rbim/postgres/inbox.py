@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import Factory, define, field, setters
 
-from rbim.callbacks.inbox.arguments import LARGEST
 from rbim.callbacks.inbox.protocols import LeaseLost
-from rbim.callbacks.inbox.store import SLACK, InboxStore, claim_of, row_of
+from rbim.callbacks.inbox.store import LARGEST, SLACK, InboxStore, claim_of, row_of
 from rbim.callbacks.inbox.stored import DurableInbox
 from rbim.errors import InvalidRequest
 from rbim.postgres.database import PostgresDatabase
@@ -189,11 +188,7 @@ class PostgresInbox(DurableInbox):
     create: bool = field(default=True, kw_only=True)
     poll: float = field(default=5.0, kw_only=True, validator=above_zero)
     _database: PostgresDatabase = field(init=False, repr=False, default=Factory(_database, takes_self=True))
-
-    def _make_store(self) -> tuple[PostgresDatabase, InboxStore]:
-        store = _Store(self._database, retention=self.retention, dead_retention=self.dead_retention, lease=self.lease)
-        self._database.purge = store.purge
-        return self._database, store
+    _commands = _Store
 
     @property
     def ready(self) -> bool:

@@ -1,4 +1,4 @@
-"""SQLite files: creation, migrations, transactions, group commit.
+"""SQLite files: creation, transactions, group commit.
 
 The tables are defined by the modules that use this package.
 """

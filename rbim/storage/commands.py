@@ -1,4 +1,4 @@
-"""Commands of a transaction: chains, which keep an order without gaps, and commands that run as one."""
+"""Commands of a transaction: some run as one, and chains keep an order without gaps."""
 
 from __future__ import annotations
 
@@ -6,27 +6,14 @@ import logging
 from copy import copy
 from itertools import groupby
 from math import inf
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from attrs import frozen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = [
-    "Chain",
-    "CommandFailed",
-    "CommandFailure",
-    "Linked",
-    "Listeners",
-    "NotTogether",
-    "OneOfMany",
-    "arguments_of",
-    "many_of",
-    "run_apart",
-    "run_together",
-]
+__all__ = ["Chain", "CommandFailed", "CommandFailure", "OneOfMany", "call_all", "run_apart", "run_together"]
 
 logger = logging.getLogger("rbim")
 
@@ -42,26 +29,7 @@ class CommandFailure:
 
 
 class CommandFailed(Exception):
-    """A command failed: the transaction is repeated with a savepoint for each command."""
-
-
-class NotTogether(Exception):
-    """Raised by a function for many commands that have to run one by one; what it has written is rolled back."""
-
-
-class OneOfMany(Generic[A, T]):
-    """A command that costs less beside others of its kind: ``many`` gets the arguments of all, and returns their results."""
-
-    __slots__ = ("argument", "many")
-
-    def __init__(self, many: Callable[[Sequence[A]], Sequence[T]], argument: A) -> None:
-        self.many = many
-        self.argument = argument
-
-    def __call__(self) -> T:
-        """Run it alone."""
-        (result,) = self.many((self.argument,))
-        return result
+    """The transaction is repeated with a savepoint for each command: one failed, or several cannot run as one."""
 
 
 class Chain:
@@ -74,16 +42,16 @@ class Chain:
         self._length = 0
         self._failed_at = inf
 
+    def take_place(self) -> int:
+        """Return the next place of the chain."""
+        self._length += 1
+        return self._length
+
     def fail(self, error: BaseException, at: float = 0) -> None:
         """Let all commands after the place ``at`` fail that have not run yet (default: all)."""
         if self.broken is None:
             self.broken = error
         self._failed_at = min(self._failed_at, at)
-
-    def link(self, command: Callable[[], T]) -> Linked[T]:
-        """Return a command at the next place of the chain; it runs unless an earlier one has failed."""
-        self._length += 1
-        return Linked(self, self._length, command)
 
     def require(self, place: int) -> None:
         """Raise the error of an earlier command if the one at ``place`` must not run.
@@ -97,66 +65,44 @@ class Chain:
         raise RuntimeError(f"an earlier one of the chain ended with {self.broken!r}") from self.broken
 
 
-class Linked(Generic[T]):
-    """A command at a ``place`` of a chain."""
+class OneOfMany(Generic[A, T]):
+    """A command that costs less beside others of its kind: ``many`` gets the arguments of all, and returns their results.
 
-    __slots__ = ("chain", "command", "place")
+    It takes the next place of a ``chain``, and fails if an earlier command of it has failed.
+    """
 
-    def __init__(self, chain: Chain, place: int, command: Callable[[], T]) -> None:
+    __slots__ = ("argument", "chain", "many", "place")
+
+    def __init__(self, many: Callable[[Sequence[A]], Sequence[T]], argument: A, chain: Chain | None = None) -> None:
+        self.many = many
+        self.argument = argument
         self.chain = chain
-        self.place = place
-        self.command = command
+        self.place = 0 if chain is None else chain.take_place()
 
     def __call__(self) -> T:
-        """Run it, unless an earlier command of the chain has failed."""
-        self.chain.require(self.place)
+        """Run it alone."""
+        if self.chain is not None:
+            self.chain.require(self.place)
         try:
-            return self.command()
+            (result,) = self.many((self.argument,))
         except Exception as error:
-            self.chain.fail(error, self.place)
+            self.fail(error, self.place)
             raise
+        return result
+
+    def fail(self, error: Exception, at: float = 0) -> None:
+        """Let the commands of its chain after the place ``at`` fail (default: all)."""
+        if self.chain is not None:
+            self.chain.fail(error, at)
 
 
-class Listeners:
-    """Functions that are called, in any thread, when a database brings news. An error of one is logged with ``place``."""
-
-    def __init__(self, place: object) -> None:
-        self._place = place
-        self._calls: tuple[Callable[[], object], ...] = ()
-        self._lock = Lock()  # held only briefly: event loops wait for it
-
-    def add(self, call: Callable[[], object]) -> None:
-        """Add a function; once more, if it is there already."""
-        with self._lock:
-            self._calls = (*self._calls, call)
-
-    def remove(self, call: Callable[[], object]) -> None:
-        """Remove a function, however often it was added."""
-        with self._lock:
-            self._calls = tuple(each for each in self._calls if each is not call)
-
-    def call(self) -> None:
-        """Call all."""
-        for call in self._calls:
-            try:
-                call()
-            except Exception:  # the commands are committed all the same
-                logger.exception("a listener of %s failed", self._place)
-
-
-def many_of(command: Any) -> Callable[[Sequence[Any]], Sequence[Any]] | None:  # a command
-    """Return the function that can run a command together with its neighbours; None if it must run alone."""
-    if command.__class__ is Linked:
-        if command.chain.broken is not None:
-            return None
-        command = command.command
-    return command.many if command.__class__ is OneOfMany else None
-
-
-def arguments_of(commands: Iterable[Any]) -> list[Any]:  # commands
-    """Return the arguments of commands that :func:`many_of` lets run together."""
-    found: list[Any] = [each.command if each.__class__ is Linked else each for each in commands]
-    return [each.argument for each in found]
+def call_all(listeners: Iterable[Callable[[], object]], place: object) -> None:
+    """Call functions that want to hear of the news in a database; an error of one is logged with the ``place``."""
+    for call in tuple(listeners):
+        try:
+            call()
+        except Exception:  # the commands are committed all the same
+            logger.exception("a listener of %s failed", place)
 
 
 def run_together(commands: Iterable[Callable[[], Any]], harmless: tuple[type[Exception], ...]) -> list[Any]:
@@ -165,11 +111,16 @@ def run_together(commands: Iterable[Callable[[], Any]], harmless: tuple[type[Exc
     An error in ``harmless``, which a command raises before it has written, is a CommandFailure. Raises CommandFailed for
     any other.
     """
+
+    def many_of(command: Any) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
+        of_many = command.__class__ is OneOfMany and (command.chain is None or command.chain.broken is None)
+        return command.many if of_many else None
+
     results: list[Any] = []
     for many, group in groupby(commands, many_of):
         try:
             if many is not None:
-                results += many(arguments_of(group))
+                results += many([each.argument for each in cast("Iterable[OneOfMany[Any, Any]]", group)])
                 continue
             for command in group:
                 try:

@@ -18,11 +18,14 @@ transaction) -> settled (committed, failed, or the whole transaction failed).
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from contextvars import copy_context
 from copy import copy
 from functools import partial
 from math import inf
-from threading import get_ident
+from queue import SimpleQueue
+from threading import Thread, get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
@@ -30,19 +33,20 @@ from anyio import CancelScope, CapacityLimiter, get_cancelled_exc_class
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
-from rbim._support.event_loops import later
-from rbim.storage import executor
-from rbim.storage.commands import Chain, CommandFailure, Linked
+from rbim._support.event_loops import backend, later
+from rbim.storage.commands import Chain, CommandFailure, OneOfMany
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
+    from typing import TypeAlias
 
-    from rbim.storage.executor import Future
-
+    Future: TypeAlias = "asyncio.Future[Any] | _TrioFuture"
+    Work = Callable[[], Any]
+    Done = Callable[[Any, BaseException | None], object]  # the work's result, or its error
     Undo = Callable[[Any], Iterable[Callable[[], Any]]]
     Batch = dict[Future, Callable[[], Any]]
 
-__all__ = ["Chain", "CommitStore", "GroupCommit", "open_group_commit"]
+__all__ = ["Chain", "CommitStore", "ExecutorThread", "GroupCommit", "open_group_commit"]
 
 T = TypeVar("T")
 
@@ -72,27 +76,17 @@ class CommitStore(Protocol):
         ...
 
 
-class _Failure:
-    """The result of a command whose whole transaction failed."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
 class GroupCommit:
     """Group commit for one store and one event loop; only tasks of that loop may use it."""
 
     def __init__(self, store: CommitStore, *, threads: bool = True) -> None:
         self._store = store
-        self._loop = executor.running_loop()
-        # threads of its own: an application that blocks anyio's does not block the store, and none can be started any more
+        self._loop = _Asyncio() if backend() == "asyncio" else _Trio()
+        # a thread of its own: an application that blocks anyio's does not block the store, and none can be started any more
         # once the main thread has ended, while a receiver still drains
-        self._writer = self._executor("rbim-writer", threads=threads)
-        self._reader = self._executor("rbim-reader", threads=threads)
+        self._writer = ExecutorThread(self._loop, "rbim-writer") if threads else _Inline()
         self._thread = get_ident()
-        self._future = self._loop.future
+        self._future: Callable[[], Future] = self._loop.future
         self._pending: Batch = {}  # in the order of arrival
         self._working = False  # from the first pending command until no command is left
         self._committing = False
@@ -106,18 +100,12 @@ class GroupCommit:
         self._threads = threads
         self._querying = CapacityLimiter(1)
 
-    def _executor(self, name: str, *, threads: bool) -> executor.Executor:
-        return executor.ExecutorThread(self._loop, name) if threads else executor.Inline()
-
-    async def run(self, command: Callable[[], T], *, undo: Undo | None = None, chain: Chain | None = None) -> T:
+    async def run(self, command: Callable[[], T], *, undo: Undo | None = None) -> T:
         """Run a command of the store and return its result once it is durable.
 
         If the caller is cancelled before the transaction begins, the command does not run. Later it may run: ``undo`` is
-        then called with its result, unless that is None, and returns the commands that undo it. After a failure in ``chain``
-        the command fails with the same error.
+        then called with its result, unless that is None, and returns the commands that undo it.
         """
-        if chain is not None:
-            command = chain.link(command)
         future = self._add(command)
         if undo is not None:
             self._undoing += 1
@@ -144,12 +132,10 @@ class GroupCommit:
         return settled
 
     async def read(self, reads: Callable[[], T]) -> T:
-        """Run a read in a thread and return its result."""
+        """Run a read after the transaction that runs now, in the same thread, and return its result."""
         self._check()
-        if not self._threads:
-            return await _at_once(reads)
         future = self._future()
-        self._reader.submit(reads, partial(_tell, future))
+        self._writer.submit(reads, partial(_tell, future))
         result, error = await future
         if error is not None:
             raise error
@@ -157,9 +143,12 @@ class GroupCommit:
         return value
 
     async def query(self, reads: Callable[[], T]) -> T:
-        """Run a read that may take long in a thread of its own, so that other reads need not wait for it."""
+        """Run a read that may take long in a thread of its own, so that nothing else waits for it."""
         self._check()
-        return await (run_sync(reads, limiter=self._querying) if self._threads else _at_once(reads))
+        if self._threads:
+            return await run_sync(reads, limiter=self._querying)
+        await checkpoint()
+        return reads()
 
     def _add(self, command: Callable[[], Any]) -> Future:
         if self._closed or get_ident() != self._thread:
@@ -183,8 +172,8 @@ class GroupCommit:
         """Remove the command of a cancelled caller, or see to it that it is undone."""
         command = self._pending.pop(future, None)
         if command is not None:
-            if isinstance(command, Linked):
-                command.chain.fail(RuntimeError("an earlier command was cancelled"), command.place)
+            if isinstance(command, OneOfMany):
+                command.fail(RuntimeError("an earlier command was cancelled"), command.place)
         elif undo is not None:
             if future.done() and not future.cancelled():
                 self._undo(undo, future.result())
@@ -192,7 +181,7 @@ class GroupCommit:
                 self._abandoned[future] = undo
 
     def _undo(self, undo: Undo, result: Any) -> None:  # the command's
-        if result is None or isinstance(result, (CommandFailure, _Failure)):
+        if result is None or isinstance(result, CommandFailure):
             return
         for command in undo(result):
             self._pending[self._future()] = command
@@ -233,10 +222,12 @@ class GroupCommit:
 
     def _fail(self, batch: Batch, error: Exception) -> None:
         for future, command in batch.items():
-            if isinstance(command, Linked):
-                command.chain.fail(error)
+            if isinstance(command, OneOfMany):
+                command.fail(error)
             if not future.done():
-                future.set_result(_Failure(error))
+                failure = copy(error)  # a separate traceback for each waiting task
+                failure.__cause__ = error
+                future.set_result(CommandFailure(failure))
             self._abandoned.pop(future, None)
 
     def _check_drained(self) -> None:
@@ -252,8 +243,7 @@ class GroupCommit:
         cancelled = await self._finish(opened)
         if opened.result() is not None:
             self._closed = True
-            self._reader.submit(bool, _nothing, last=True)
-            self._writer.submit(bool, _nothing, last=True)
+            self._writer.submit(bool, lambda _, __: None, last=True)
             raise opened.result()
         if cancelled is not None:
             await self.close()
@@ -264,14 +254,12 @@ class GroupCommit:
         self._closed = True
         self._give_up = monotonic() + LAST_WAIT
         self._check_drained()
-        read, closed = self._future(), self._future()
+        closed = self._future()
         no_hurry = later(HURRY, getattr(self._store, "hurry", bool))
         cancelled = await self._finish(self._drained)
-        self._reader.submit(bool, lambda _, __: read.set_result(None), last=True)
-        cancelled = await self._finish(read) or cancelled
-        no_hurry()
         self._writer.submit(self._store.close, lambda _, error: closed.set_result(error), last=True)
         cancelled = await self._finish(closed) or cancelled
+        no_hurry()
         for error in (self.end, closed.result(), cancelled):
             if error is not None:
                 raise error
@@ -289,26 +277,14 @@ class GroupCommit:
 
 
 def _result(result: Any) -> Any:  # the command's
-    kind = result.__class__
-    if kind is CommandFailure:
+    if result.__class__ is CommandFailure:
         raise result.error
-    if kind is _Failure:
-        raise copy(result.error) from result.error  # a separate traceback for each waiting task
     return result
-
-
-def _nothing(_: object, __: BaseException | None) -> None:
-    """Nothing waits for the end of the writer."""
 
 
 def _tell(future: Future, result: object, error: BaseException | None) -> None:
     if not future.done():  # its reader was cancelled
         future.set_result((result, error))
-
-
-async def _at_once(work: Callable[[], T]) -> T:
-    await checkpoint()
-    return work()
 
 
 @asynccontextmanager
@@ -325,3 +301,117 @@ async def open_group_commit(store: CommitStore, *, threads: bool = True) -> Asyn
             yield commits
     finally:
         await commits.close()
+
+
+# Each piece of work of the thread costs the event loop one callback, and each waiting task one future. anyio's threads,
+# events and cancel scopes would cost a delivery more than its transaction does.
+
+
+class _Asyncio:
+    """The caller's event loop. The cancellation of a task that awaits a future cancels the future."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._context = copy_context()  # not that of the task that happens to be first
+        self.future = self._loop.create_future
+
+    def wait(self, future: Any) -> Awaitable[Any]:
+        """Return an awaitable for one more waiter, whose cancellation leaves the future alone."""
+        return asyncio.shield(future)
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """Call a function after all tasks that can go on now have gone on, and those that they wake in turn."""
+        # after two turns: one would make nearly twice as many transactions
+        self._loop.call_soon(self._next_turn, call, context=self._context)
+
+    def _next_turn(self, call: Callable[[], object]) -> None:
+        self._loop.call_soon(call, context=self._context)
+
+    def soon_from_thread(self, call: Callable[[], object]) -> None:
+        """Call a function soon, from any thread. After the loop has ended, do nothing."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call, context=self._context)
+
+
+class _Trio:
+    def __init__(self) -> None:
+        from trio import RunFinishedError
+        from trio.lowlevel import current_trio_token
+
+        self._token = current_trio_token()
+        self._ended = RunFinishedError
+
+    def future(self) -> _TrioFuture:
+        return _TrioFuture()
+
+    def wait(self, future: Any) -> Awaitable[Any]:
+        return cast("_TrioFuture", future)
+
+    def soon(self, call: Callable[[], object]) -> None:
+        # in the next turn, tasks that were woken now and a call from outside come in any order: so in the turn after it
+        self.soon_from_thread(partial(self.soon_from_thread, call))
+
+    def soon_from_thread(self, call: Callable[[], object]) -> None:
+        with suppress(self._ended):
+            self._token.run_sync_soon(call)
+
+
+class _TrioFuture:
+    def __init__(self) -> None:
+        from trio import Event
+
+        self._settled = Event()
+        self._result: Any = None
+
+    def done(self) -> bool:
+        return self._settled.is_set()
+
+    def cancelled(self) -> bool:
+        return False
+
+    def set_result(self, result: Any, /) -> None:
+        self._result = result
+        self._settled.set()
+
+    def result(self) -> Any:
+        return self._result
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        yield from self._settled.wait().__await__()
+        return self._result
+
+
+class ExecutorThread:
+    """A thread of its own. It does not keep the process alive: work that has not ended by then is dropped."""
+
+    def __init__(self, loop: _Asyncio | _Trio, name: str) -> None:
+        self._loop = loop
+        self._queue: SimpleQueue[tuple[Work, Done, bool]] = SimpleQueue()
+        Thread(target=copy_context().run, args=(self._run,), name=name, daemon=True).start()
+
+    def submit(self, work: Work, done: Done, *, last: bool = False) -> None:
+        """Do some work, and then call ``done`` in the event loop; the thread ends after the ``last`` one."""
+        self._queue.put((work, done, last))
+
+    def _run(self) -> None:
+        last = False
+        while not last:
+            work, done, last = self._queue.get()
+            self._loop.soon_from_thread(partial(done, *_finished(work)))
+            del work, done  # while it waits, it holds none of them
+
+
+class _Inline:
+    """Does the work in the event loop itself: emulated time does not wait for threads."""
+
+    def submit(self, work: Work, done: Done, *, last: bool = False) -> None:
+        del last
+        done(*_finished(work))
+
+
+def _finished(work: Work) -> tuple[Any, BaseException | None]:
+    """Do some work; return its result and its error."""
+    try:
+        return work(), None
+    except BaseException as error:
+        return None, error

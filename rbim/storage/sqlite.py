@@ -5,11 +5,13 @@ Threads share one connection; processes share the file.
 
 from __future__ import annotations
 
+import logging
+import os
 import sqlite3
 import stat
 import time
 import weakref
-from contextlib import suppress
+from errno import ENOENT
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -18,16 +20,16 @@ from attrs import frozen
 
 from rbim._support.private_files import create_private, require_trusted
 from rbim.errors import InvalidRequest
-from rbim.storage.commands import CommandFailed, CommandFailure, Listeners, run_apart, run_together
+from rbim.storage.commands import CommandFailed, CommandFailure, call_all, run_apart, run_together
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Sequence
 
-__all__ = ["CommandFailure", "Database", "FileKind", "MemoryDatabase", "require_trusted_logs", "schema_version"]
+__all__ = ["CommandFailure", "Database", "FileKind", "InPlace", "MemoryDatabase", "require_trusted_logs", "schema_version"]
+
+logger = logging.getLogger("rbim")
 
 T = TypeVar("T")
-
 
 NAMES = {b"rbim": "an inbox", b"rbsp": "a spool", b"rbjb": "a job's journal"}
 """The kinds of files by their mark, which is SQLite's ``application_id``."""
@@ -40,19 +42,77 @@ OPEN_TIMEOUT = 10.0  # seconds of waiting in all while a file is opened or read
 
 @frozen(kw_only=True)
 class FileKind:
-    """A kind of file: its ``name`` with an article, its ``mark`` (``application_id``) and its schema.
+    """A kind of file: its ``name`` with an article, its ``mark`` (``application_id``) and the statements of its ``schema``.
 
-    ``schema`` holds, for each version from 0 (an empty file), the statements that migrate to the next. ``harmless`` are
-    the errors that a command raises only before it has written anything. Versions before ``oldest`` are refused.
+    Files with another ``version`` of it are refused. ``harmless`` are the errors that a command raises only before it has
+    written anything.
+    ``stays_in_place``: no transaction runs after the file was deleted, moved or replaced, for it could not be found again.
     """
 
     name: str
     mark: bytes
-    schema: tuple[tuple[str, ...], ...]
-    oldest: int = 1
+    schema: tuple[str, ...]
+    version: int
     harmless: tuple[type[Exception], ...] = ()
     cache: int = 2000  # KiB of pages that SQLite keeps in memory
     secure_delete: bool = False  # overwrite what is deleted
+    stays_in_place: bool = False
+
+
+class InPlace:
+    """Notices that an open SQLite file, or its log, was deleted, moved or replaced.
+
+    Otherwise the process would go on writing into a file without a name, which ends with it. ``what`` names the file in
+    errors, and ``during`` the time. With ``grows`` a file that has become shorter was cut.
+    """
+
+    def __init__(self, path: Path, what: str, *, during: str = "while it was open", grows: bool = False) -> None:
+        self._path = path
+        self._what = what
+        self._during = during
+        self._grows = grows
+        self._name = str(path)
+        self._log: str | None = None
+        self._file: os.stat_result | None = None
+        self._log_file: os.stat_result | None = None
+
+    def forget(self) -> None:
+        """Forget the file: it was closed, and what is opened next may be another one."""
+        self._file = self._log_file = None
+
+    def require(self) -> None:
+        """Raise FileNotFoundError if the file or its log is not the one of the first call."""
+        found, before = _stat(self._name), self._file
+        if before is None:
+            self._file = found
+        if found is None or (
+            before is not None
+            and (_identity(found) != _identity(before) or (self._grows and found.st_size < before.st_size))
+        ):
+            changed = "deleted, replaced or cut" if self._grows else "deleted, moved or replaced"
+            raise FileNotFoundError(ENOENT, f"{self._what} was {changed} {self._during}", self._name)
+        if self._grows:
+            self._file = found
+        if self._log is None:
+            real = self._path.resolve()
+            self._log = str(real.with_name(f"{real.name}-wal"))
+        log = _stat(self._log)  # None before the first transaction
+        if self._log_file is None:
+            self._log_file = log
+        elif log is None or _identity(log) != _identity(self._log_file):
+            cause = f"the log (-wal) of {self._what} was deleted or replaced {self._during}"
+            raise FileNotFoundError(ENOENT, cause, self._name)
+
+
+def _stat(name: str) -> os.stat_result | None:
+    try:
+        return os.stat(name)  # noqa: PTH116  # Path.stat takes twice as long
+    except FileNotFoundError:
+        return None
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 class Database:
@@ -62,7 +122,7 @@ class Database:
     What a transaction deletes stays in unused parts of the file, and in the log, until :meth:`rewrite` and
     :meth:`truncate_log`.
     ``now`` is the time of the current transaction, in epoch seconds. If a command sets ``news``, the listeners are called
-    after the commit.
+    after the commit. ``purge`` is called at the end of each transaction.
     """
 
     def __init__(self, path: Path, kind: FileKind, *, clock: Callable[[], float]) -> None:
@@ -71,22 +131,35 @@ class Database:
         self.clock = clock
         self.now = 0.0
         self.news = False
+        self.purge: Callable[[], object] = bool
+        self._in_place = InPlace(path, f"the {kind.name.partition(' ')[2]}") if kind.stays_in_place else None
+        self._gone = False
         self._lock = Lock()
         self._users = 0
         self._connection: sqlite3.Connection | None = None
         self._querying = Lock()
         self._query_connection: sqlite3.Connection | None = None
-        self.listeners = Listeners(path)
+        self.listeners: dict[Callable[[], object], None] = {}
 
     def open(self) -> None:
         """Open the file; create it if it is missing.
 
-        Raises InvalidRequest if the file is of another kind or was made by a newer rbim.
+        Raises InvalidRequest if the file is of another kind or another version.
         """
         with self._lock:
             if self._connection is None:
                 self._connection = _connect(self.path, self._kind)
             self._users += 1
+            first = self._users == 1
+        if first and self._in_place is not None:
+            self._gone = False
+            self._in_place.forget()
+            try:
+                self._in_place.require()
+                self.query("SELECT 1 FROM sqlite_master LIMIT 0")  # opens its connection while the file is in place
+            except BaseException:
+                self.close()
+                raise
 
     def close(self) -> None:
         """Reverse one ``open``; without one, do nothing."""
@@ -101,10 +174,19 @@ class Database:
                 self._connection.close()  # the last connection of all processes writes the log back into the file
                 self._connection = None
 
-    @property
-    def users(self) -> int:
-        """How often the file is open in this process."""
-        return self._users
+    def require_in_place(self) -> None:
+        """Raise FileNotFoundError, and log it once, if the open file is not the one at its path any more."""
+        if self._in_place is None or not self._users:
+            return
+        try:
+            self._in_place.require()
+        except FileNotFoundError as error:
+            if not self._gone:
+                self._gone = True
+                text = "%s: %s: restore the file, or restart this process"
+                logger.error(text, error.filename, error.strerror)  # noqa: TRY400  # the traceback says no more
+            raise
+        self._gone = False
 
     def execute(self, statement: str, values: Any = ()) -> sqlite3.Cursor:  # values of the placeholders
         """Execute one statement, inside a command or a read."""
@@ -136,39 +218,36 @@ class Database:
         with self._querying:
             while True:
                 try:
-                    return self._for_queries().execute(statement, values).fetchall()
+                    if not self._users:
+                        raise RuntimeError(f"{self.path} is not open")
+                    if self._query_connection is None:
+                        self._query_connection = _existing(self.path)
+                        self._query_connection.execute("PRAGMA query_only = ON")
+                    return self._query_connection.execute(statement, values).fetchall()
                 except sqlite3.OperationalError as error:
                     if not _busy(error) or time.monotonic() > give_up:
                         raise
                 time.sleep(PAUSE)
 
-    def _for_queries(self) -> sqlite3.Connection:
-        if not self._users:
-            raise RuntimeError(f"{self.path} is not open")
-        if self._query_connection is None:
-            self._query_connection = _existing(self.path)
-            self._query_connection.execute("PRAGMA query_only = ON")
-        return self._query_connection
-
     def commit(
         self,
         commands: Sequence[Callable[[], Any]],
         *,
-        last: Callable[[], object] = bool,
         hurried: Callable[[], bool] = bool,
         apart: bool = True,
     ) -> list[Any]:
         """Run commands in one durable transaction; return the result of each, or its CommandFailure.
 
-        ``last`` is called at the end of the transaction. While another process writes, wait until ``hurried`` returns True.
-        Raises if the whole transaction was rolled back; without ``apart``, one failing command rolls it back.
+        While another process writes, wait until ``hurried`` returns True. Raises if the whole transaction was rolled back;
+        without ``apart``, one failing command rolls it back. Raises FileNotFoundError if the file is not in its place.
         """
+        self.require_in_place()
         try:
-            return self._transaction(commands, last, hurried, together=True)
+            return self._transaction(commands, hurried, together=True)
         except CommandFailed as failed:
             if not apart and failed.__cause__ is not None:
                 raise failed.__cause__ from None
-            return self._transaction(commands, last, hurried, together=False)
+            return self._transaction(commands, hurried, together=False)
 
     @property
     def size(self) -> int:
@@ -194,43 +273,8 @@ class Database:
         return not blocked
 
     def _transaction(
-        self,
-        commands: Sequence[Callable[[], Any]],
-        last: Callable[[], object],
-        hurried: Callable[[], bool],
-        *,
-        together: bool,
+        self, commands: Sequence[Callable[[], Any]], hurried: Callable[[], bool], *, together: bool
     ) -> list[Any]:
-        self._begin(hurried)
-        try:
-            self._require_known_schema()
-            self.now, self.news = self.clock(), False
-            if together:
-                results = run_together(commands, self._kind.harmless)
-            else:
-                results = run_apart(commands, self.execute, lambda: self._in_transaction)
-            last()
-            self.execute("COMMIT")
-            news = self.news
-        except BaseException:
-            if self._in_transaction:
-                self.execute("ROLLBACK")
-            raise
-        finally:
-            self._lock.release()
-        if news:
-            self.listeners.call()
-        return results
-
-    def _require_known_schema(self) -> None:
-        """Raise InvalidRequest if a newer rbim migrated the file while it was open here."""
-        ((version,),) = self.execute("PRAGMA user_version").fetchall()
-        if version > len(self._kind.schema):
-            cause = f"a newer rbim has migrated it to version {version} while this process had it open"
-            raise _unusable(self.path, self._kind, f"{cause}: end this process, and start it again with the newer rbim")
-
-    def _begin(self, hurried: Callable[[], bool]) -> None:
-        """Begin a transaction, and return with the lock held."""
         while True:
             self._lock.acquire()
             try:
@@ -240,8 +284,26 @@ class Database:
                 if not _busy(error) or hurried():
                     raise
             else:
-                return
+                break
             time.sleep(PAUSE)
+        try:
+            self.now, self.news = self.clock(), False
+            if together:
+                results = run_together(commands, self._kind.harmless)
+            else:
+                results = run_apart(commands, self.execute, lambda: self._in_transaction)
+            self.purge()
+            self.execute("COMMIT")
+            news = self.news
+        except BaseException:
+            if self._in_transaction:
+                self.execute("ROLLBACK")
+            raise
+        finally:
+            self._lock.release()
+        if news:
+            call_all(self.listeners, self.path)
+        return results
 
     @property
     def _in_transaction(self) -> bool:
@@ -295,8 +357,8 @@ def _opened(path: Path, kind: FileKind) -> sqlite3.Connection:
         connection.execute("BEGIN")  # another process may be creating the file now
         version = schema_version(connection, path, kind)
         connection.execute("COMMIT")
-        if version < len(kind.schema):
-            _migrate(connection, path, kind)
+        if not version:
+            _create(connection, path, kind)
         _require_private(path, kind)  # again: the log files exist now, so that no other user can take their names any more
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA cache_size = -{kind.cache}")
@@ -321,15 +383,10 @@ def _require_no_left_log(path: Path, kind: FileKind) -> None:
     """Raise InvalidRequest for a log beside a missing or empty file: SQLite would delete it, with the changes in it."""
     real = path.resolve()  # the log is beside the file, not beside a link to it
     log = real.with_name(f"{real.name}-wal")
-    if _size(log) and not _size(real):
+    found, file = _stat(str(log)), _stat(str(real))
+    if found is not None and found.st_size and not (file is not None and file.st_size):
         cause = f"{log} has changes of a file that was moved or deleted"
         raise _unusable(path, kind, f"{cause}: move the log to that file, or delete the log")
-
-
-def _size(path: Path) -> int:
-    with suppress(FileNotFoundError):
-        return path.stat().st_size
-    return 0
 
 
 def require_trusted_logs(path: Path) -> None:
@@ -361,7 +418,7 @@ def _is_shared_by_group(found: os.stat_result, log: Path) -> bool:
 def schema_version(connection: sqlite3.Connection, path: Path, kind: FileKind) -> int:
     """Return the version of a file's schema, 0 for an empty file.
 
-    Raises InvalidRequest for a file of another kind, of a newer rbim, or of one too old.
+    Raises InvalidRequest for a file of another kind or of another version.
     """
 
     def value(statement: str) -> int:
@@ -373,25 +430,25 @@ def schema_version(connection: sqlite3.Connection, path: Path, kind: FileKind) -
         raise _unusable(path, kind, f"it is {NAMES[mark]}")
     if mark != kind.mark and (any(mark) or version or value("SELECT count(*) FROM sqlite_master")):
         raise _unusable(path, kind, "it is a database of another application")
-    if version > len(kind.schema):
-        newest = len(kind.schema)
-        raise _unusable(path, kind, f"its schema has version {version}, and this rbim knows {newest} at most: update rbim")
-    if 0 < version < kind.oldest:
+    if version > kind.version:
+        cause = f"its schema has version {version}, and this rbim knows {kind.version} at most: update rbim"
+        raise _unusable(path, kind, cause)
+    if 0 < version < kind.version:
         cause = f"its schema has version {version}, of an earlier rbim with other tables: go on with that rbim"
         raise _unusable(path, kind, f"{cause}, or begin again with another file")
     return version
 
 
-def _migrate(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
+def _create(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise _unusable(path, kind, f"its file system supports no write-ahead log (journal mode {mode})")
     connection.execute("BEGIN IMMEDIATE")
-    for number in range(schema_version(connection, path, kind), len(kind.schema)):  # another process may have migrated it
-        for statement in kind.schema[number]:
+    if not schema_version(connection, path, kind):  # another process may have created it
+        for statement in kind.schema:
             connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {number + 1}")
-    connection.execute(f"PRAGMA application_id = {int.from_bytes(kind.mark, 'big')}")
+        connection.execute(f"PRAGMA user_version = {kind.version}")
+        connection.execute(f"PRAGMA application_id = {int.from_bytes(kind.mark, 'big')}")
     connection.execute("COMMIT")
 
 
@@ -401,13 +458,10 @@ class MemoryDatabase(Database):
     def __init__(self, kind: FileKind, *, clock: Callable[[], float]) -> None:
         super().__init__(Path(":memory:"), kind, clock=clock)
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        for statement in (statement for step in kind.schema for statement in step):
+        for statement in kind.schema:
             connection.execute(statement)
         self._connection = connection
         weakref.finalize(self, connection.close)  # it has no end of its own
-
-    def _require_known_schema(self) -> None:
-        """Do nothing: no other process can change it."""
 
     def query(self, statement: str, values: Any = ()) -> list[Any]:
         """Return the rows of a search. Transactions wait meanwhile: they have the same connection."""

@@ -19,7 +19,7 @@ from urllib.request import url2pathname
 import anyio
 from anyio._backends import _asyncio as anyio_backend
 
-from rbim.storage import executor
+from rbim.storage import group_commit
 
 from .process import Killed, current_process
 from .virtual_time import TIME
@@ -256,7 +256,7 @@ def install():
     """Put SQLite, the locks of jobs, the threads of files and anyio's threads on the simulated disk."""
     _note_locks()
     sqlite3.connect = _connect
-    executor.ExecutorThread = SimulatedExecutor
+    group_commit.ExecutorThread = SimulatedExecutor
     anyio_backend.AsyncIOBackend.run_sync_in_worker_thread = classmethod(_run_in_thread)
 
 

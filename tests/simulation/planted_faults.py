@@ -538,7 +538,7 @@ def other_content_dropped():
 @fault("inbox")
 def lost_inbox_not_noticed():
     """Whether the file of an inbox is still in its place is not looked at."""
-    from rbim.storage.in_place import InPlace
+    from rbim.storage.sqlite import InPlace
 
     replace(InPlace, "require", lambda self: None)  # noqa: ARG005
 

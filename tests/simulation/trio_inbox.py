@@ -24,7 +24,7 @@ from rbim.callbacks import Backoff, Receiver, Router, SqliteInbox
 from rbim.callbacks.events import ConvType
 from rbim.emulator.copies.messages import CopiedMessage
 from rbim.emulator.copies.targets import signed
-from rbim.storage import executor
+from rbim.storage import group_commit
 
 from . import planted_faults
 from .disk import AFTER, BEFORE, real_connect
@@ -245,7 +245,7 @@ class _Life:
         from trio._core import _run
 
         _run._ALLOW_DETERMINISTIC_SCHEDULING, _run._r = True, self._order
-        executor.ExecutorThread = partial(_Executor, self.delays)
+        group_commit.ExecutorThread = partial(_Executor, self.delays)
         anyio_trio.TrioBackend.run_sync_in_worker_thread = classmethod(partial(_in_thread, self.delays))
         trio.run(self._main, clock=MachineClock(), instruments=[Steps(self._dies_at)])
         self._say("uses", "", planted_faults.used())

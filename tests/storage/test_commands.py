@@ -6,13 +6,14 @@ from functools import partial
 
 import pytest
 
-from rbim.storage.commands import Chain, Linked, NotTogether, OneOfMany
+from rbim.storage.commands import Chain, CommandFailed, OneOfMany
 from rbim.storage.sqlite import CommandFailure, Database, FileKind
 
 KIND = FileKind(
     name="a list",
     mark=b"rbzz",
-    schema=(("CREATE TABLE list (place INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE)",),),
+    schema=("CREATE TABLE list (place INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE)",),
+    version=1,
 )
 
 
@@ -28,12 +29,12 @@ class Names:
     def add_all(self, names):
         self.calls.append(list(names))
         if self.refused in names and len(names) > 1:
-            raise NotTogether
+            raise CommandFailed
         self.database.executemany("INSERT INTO list (name) VALUES (?)", [(name,) for name in names])
         return [name.upper() for name in names]
 
-    def one(self, name):
-        return OneOfMany(self.many, name)
+    def one(self, name, chain=None):
+        return OneOfMany(self.many, name, chain)
 
     def alone(self, name):
         return partial(self.add_all, (name,))
@@ -80,21 +81,21 @@ def test_those_that_cannot_run_together_run_one_by_one_in_their_order(names, row
 def test_links_of_chains_run_as_one_until_their_chain_is_broken(names, rows):
     whole, broken = Chain(), Chain()
     broken.fail(ValueError("earlier"))
-    commands = [whole.link(names.one("a")), broken.link(names.one("b")), whole.link(names.one("c"))]
+    commands = [names.one("a", whole), names.one("b", broken), names.one("c", whole)]
     a, b, c = names.database.commit(commands)
     assert (a, c) == ("A", "C")
     assert (type(b.error), str(b.error)) == (ValueError, "earlier")
     assert stored(rows) == ["a", "c"]
     names.calls.clear()
-    assert names.database.commit([whole.link(names.one("d")), whole.link(names.one("e"))]) == ["D", "E"]
+    assert names.database.commit([names.one("d", whole), names.one("e", whole)]) == ["D", "E"]
     assert names.calls == [["d", "e"]]
 
 
 def test_after_a_link_that_fails_the_later_ones_of_its_chain_fail_and_no_earlier_one(names, rows):
     names.database.commit([names.one("b")])
     chain, other = Chain(), Chain()
-    linked = [chain.link(names.one("a")), chain.link(names.one("b")), chain.link(names.one("c")), other.link(names.one("d"))]
-    assert [each.place for each in linked if isinstance(each, Linked)] == [1, 2, 3, 1]
+    linked = [names.one("a", chain), names.one("b", chain), names.one("c", chain), names.one("d", other)]
+    assert [each.place for each in linked] == [1, 2, 3, 1]
     a, b, c, d = names.database.commit(linked)
     assert (a, d) == ("A", "D")
     assert isinstance(b.error, sqlite3.IntegrityError)
@@ -109,7 +110,7 @@ def test_after_a_link_that_fails_the_later_ones_of_its_chain_fail_and_no_earlier
 def test_a_chain_that_a_cancellation_or_an_exit_broke_fails_its_commands_and_nothing_else(names, rows, error):
     chain, other = Chain(), Chain()
     chain.fail(error)
-    a, b = names.database.commit([chain.link(names.one("a")), other.link(names.one("b"))])
+    a, b = names.database.commit([names.one("a", chain), names.one("b", other)])
     assert isinstance(a, CommandFailure)
     assert type(a.error) is RuntimeError
     assert a.error.__cause__ is error

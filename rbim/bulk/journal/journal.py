@@ -34,8 +34,7 @@ from rbim.bulk.journal.loading import Loader
 from rbim.bulk.journal.schema import JOURNAL
 from rbim.bulk.work import AccountState, Chunk, FailureReason, RequestState
 from rbim.errors import InvalidRequest
-from rbim.storage.in_place import InPlace
-from rbim.storage.sqlite import Database
+from rbim.storage.sqlite import Database, InPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

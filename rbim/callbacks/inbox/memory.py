@@ -183,9 +183,6 @@ class _Transactions:
         value: T = result
         return value
 
-    async def read(self, reads: Callable[[], T]) -> T:
+    async def query(self, reads: Callable[[], T]) -> T:
         await checkpoint()
         return reads()
-
-    async def query(self, reads: Callable[[], T]) -> T:
-        return await self.read(reads)

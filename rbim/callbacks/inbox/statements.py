@@ -133,7 +133,7 @@ COUNT_ANEW = """INSERT INTO conversation (name, ready) VALUES (?, ?) ON CONFLICT
     SET begun = CASE WHEN conversation.ready > excluded.ready AND conversation.begun > 0 THEN 1 ELSE 0 END"""
 DELETE = "DELETE FROM event WHERE number = ? AND state = ?"
 SPAN = "SELECT max(number) FROM (SELECT number FROM event WHERE number > ? AND number <= ? ORDER BY number LIMIT ?) AS span"
-REPLAYED = f"{CHOSEN} AND (state = 2 OR state = 1 AND NOT :dead_only)"
+REPLAYED = f"{CHOSEN} AND state IN (1, 2)"
 REPLAY_CONVERSATIONS = f"SELECT DISTINCT conversation FROM event WHERE {REPLAYED}"  # noqa: S608  # a constant
 REPLAY = f"""UPDATE event SET state = 0, attempts = 0, replays = CASE WHEN state = 1 THEN replays + 1 ELSE replays END,
     finished = NULL, error = NULL WHERE {REPLAYED}"""  # noqa: S608  # a constant

@@ -6,59 +6,87 @@ import json
 from datetime import UTC, datetime
 from hashlib import blake2b
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attrs import frozen
 
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.events import document_of
 from rbim.callbacks.inbox import statements as sql
-from rbim.callbacks.inbox.arguments import LARGEST, EventFilter
 from rbim.callbacks.inbox.protocols import Claim, Counts, LeaseLost, OtherContent, StoredEvent
 from rbim.callbacks.inbox.statements import DEAD, DONE, QUARANTINED
 from rbim.errors import CallbackRejected
-from rbim.storage.commands import CommandFailure, NotTogether
+from rbim.storage.commands import CommandFailed, CommandFailure
+from rbim.storage.group_commit import CommitStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from rbim.callbacks.delivery import Delivery
-    from rbim.storage.commands import Listeners
 
-__all__ = ["STEP", "InboxStore", "claim_of", "row_of", "storable"]
+__all__ = ["LARGEST", "SLACK", "STEP", "EventFilter", "InboxStore", "claim_of", "row_of", "storable"]
 
+LARGEST = 2**63 - 1  # the largest number that SQLite stores
 SLACK = 0.001  # seconds that a due time may be early: conversion between float and datetime rounds
 MARGIN = 3600.0  # seconds that a key is kept after the retention: the clock that signs a resend may be ahead
 PURGE_EVERY = 60.0  # seconds
 STEP = 500  # events that one transaction deletes or requeues, and letters that one looks at
 REPLAY_STEP = 1000
-EVERY = EventFilter()
 OTHER_CONTENT = "other content under the msgId of event "  # begins the ``error`` of such an event, before the number
 STATES: tuple[str, ...] = ("waiting", "done", "dead", "quarantined")  # by their numbers
 
-T = TypeVar("T")
+
+@frozen(kw_only=True)
+class EventFilter:
+    """Chooses events: ``since`` in epoch seconds, names of classes, a ``msgType``, a conversation (None: any)."""
+
+    since: float = -inf
+    classes: Collection[str] | None = None
+    msg_type: str | None = None
+    conversation: str | None = None
+
+    def matches(self, delivery: Delivery) -> bool:
+        """Return whether a delivery is chosen, dead letter or not, of whatever conversation."""
+        name = "" if delivery.kind is None else delivery.kind.__name__
+        return (
+            delivery.received.timestamp() >= self.since
+            and (self.classes is None or name in self.classes)
+            and (self.msg_type is None or delivery.msg_type == self.msg_type)
+        )
 
 
-class _StoreDatabase(Protocol):
+EVERY = EventFilter()
+
+
+class _StoreDatabase(CommitStore, Protocol):
     """Executes the statements of an inbox: :class:`rbim.storage.sqlite.Database`, which says more, or one on a server."""
 
     now: float
     news: bool
-    listeners: Listeners
+    purge: Callable[[], object]
+    listeners: dict[Callable[[], object], None]
 
-    def clock(self) -> float: ...
+    def clock(self) -> float:
+        """Return the time in epoch seconds."""
+        ...
 
-    def execute(self, statement: str, values: Any = ()) -> Any: ...
+    def execute(self, statement: str, values: Any = ()) -> Any:
+        """Execute a statement in a transaction; return the cursor."""
+        ...
 
-    def executemany(self, statement: str, values: Any) -> int: ...
+    def executemany(self, statement: str, values: Any) -> int:
+        """Execute a statement for each of the values; return the number of changed rows."""
+        ...
 
-    def read(self, reads: Callable[[], T]) -> T: ...
-
-    def query(self, statement: str, values: Any = ()) -> list[Any]: ...
+    def query(self, statement: str, values: Any = ()) -> list[Any]:
+        """Return the rows of a search outside a transaction."""
+        ...
 
 
 class InboxStore:
     """What a transaction does, and what reads find. Times are in seconds.
 
-    The methods from ``accept`` to ``purge_letters`` are commands: they run in a transaction of ``database``.
+    The methods from ``accept_all`` to ``due`` are commands: they run in a transaction of ``database``.
     """
 
     def __init__(self, database: _StoreDatabase, *, retention: float, lease: float, dead_retention: float | None) -> None:
@@ -67,6 +95,7 @@ class InboxStore:
         self._dead_retention = dead_retention
         self._lease_time = lease
         self._purged: float | None = None
+        database.purge = self.purge
 
     # ------------------------------------------------------------------------------ accepting
 
@@ -74,12 +103,12 @@ class InboxStore:
         """Store deliveries in their order; return for each whether it is new, like :meth:`accept`.
 
         As long as all of them are new, this takes two statements, which cost a third of two for each delivery. Otherwise it
-        raises NotTogether, so that each gets its number in the order of arrival.
+        raises CommandFailed, so that each gets its number in the order of arrival.
         """
         if len(deliveries) == 1:
             return [self.accept(deliveries[0])]
         if self.database.executemany(sql.ACCEPT, map(row_of, deliveries)) < len(deliveries):
-            raise NotTogether
+            raise CommandFailed
         self._open_conversations(dict.fromkeys(each.conversation for each in deliveries if each.problem is None))
         return [True] * len(deliveries)
 
@@ -222,13 +251,13 @@ class InboxStore:
 
     # --------------------------------------------------------------------------------- letters
 
-    def requeue(self, numbers: Sequence[int], *, dead: bool = True, quarantined: bool = True) -> int:
+    def requeue(self, numbers: Sequence[int]) -> int:
         """Let dead letters wait again, and events in quarantine that can be read now; return their number."""
         count = 0
         for letter in _events(row for each in numbers for row in self.database.execute(sql.LETTER, (each,)).fetchall()):
-            if letter.state == "quarantined" and quarantined:
+            if letter.state == "quarantined":
                 count += self._readmit(letter, delivery_of(letter.body, app_id=letter.app_id, received=letter.received))
-            elif letter.state == "dead" and dead:
+            else:
                 self.database.execute(sql.REQUEUE, (letter.number,))
                 self._count_anew((letter.conversation,))
                 count += 1
@@ -257,22 +286,22 @@ class InboxStore:
         if until is None:
             return last, 0
         count = 0
-        if not wanted.dead_only:
-            rows = self.database.execute(sql.LETTERS[QUARANTINED], _values(EVERY, after, until)).fetchall()
-            for letter, delivery in _readable(rows, wanted):
-                if self.database.execute(sql.OTHER_OF_KEY, (delivery.key, letter.number)).fetchone():
-                    self.database.execute(sql.DELETE, (letter.number, QUARANTINED))  # it was accepted again meanwhile
-                else:
-                    count += self._readmit(letter, delivery)
+        rows = self.database.execute(sql.LETTERS[QUARANTINED], _values(EVERY, after, until)).fetchall()
+        for letter, delivery in _readable(rows, wanted):
+            if self.database.execute(sql.OTHER_OF_KEY, (delivery.key, letter.number)).fetchone():
+                self.database.execute(sql.DELETE, (letter.number, QUARANTINED))  # it was accepted again meanwhile
+            else:
+                count += self._readmit(letter, delivery)
         values = _values(wanted, after, until)
         self._count_anew([name for (name,) in self.database.execute(sql.REPLAY_CONVERSATIONS, values).fetchall()])
         replayed: int = self.database.execute(sql.REPLAY, values).rowcount
         return until, count + replayed
 
-    def discard(self, numbers: Sequence[int], *, dead: bool = True, quarantined: bool = True) -> int:
+    def discard(self, numbers: Sequence[int]) -> int:
         """Delete dead letters and events in quarantine; return their number."""
-        states = [DEAD] * dead + [QUARANTINED] * quarantined
-        return self.database.executemany(sql.DELETE, [(number, state) for state in states for number in numbers])
+        return self.database.executemany(
+            sql.DELETE, [(number, state) for state in (DEAD, QUARANTINED) for number in numbers]
+        )
 
     def purge_letters(self, state: int, *, before: float, after: int) -> tuple[int, int]:
         """Delete those received before ``before`` of the next 500 with numbers above ``after``; return the last number too.
@@ -285,10 +314,6 @@ class InboxStore:
 
     # ---------------------------------------------------------------------------- old events
 
-    def purge_due(self) -> bool:
-        """Return whether the next transaction looks for events to delete; one without commands does it, too."""
-        return self._purged is None or not 0 <= self.database.clock() - self._purged < PURGE_EVERY
-
     def purge(self) -> None:
         """Once a minute, delete up to 500 events of each kind that are older than their retention; more follow at once."""
         now = self.database.now
@@ -297,22 +322,22 @@ class InboxStore:
         limits = {DONE: now - self._retention - MARGIN}
         if self._dead_retention is not None:
             limits |= dict.fromkeys((DEAD, QUARANTINED), now - self._dead_retention)
+        self._purged = now  # also if it fails: other commands are tried without it
         deleted = [self.database.execute(sql.PURGE[state], (limit, STEP)).rowcount for state, limit in limits.items()]
-        self._purged = now if max(deleted) < STEP else None
-
-    # ---------------------------------------------------------------------------------- reads
+        if max(deleted) == STEP:
+            self._purged = None
 
     def due(self, held: Collection[int] = ()) -> float:
         """Return the seconds until a conversation can be claimed: 0 at once, infinite if none waits.
 
         Those leased under the fences ``held`` do not count.
         """
-        execute, limit = self.database.execute, (len(held) + 1,)
-        rows = self.database.read(
-            lambda: execute(sql.NEXT_READY, limit).fetchall() + execute(sql.NEXT_RETRIED_ALONE, limit).fetchall()
-        )
-        due = min((ready - self.database.clock() for ready, fence in rows if fence not in held), default=inf)
+        limit = (len(held) + 1,)
+        rows = [row for each in (sql.NEXT_READY, sql.NEXT_RETRIED_ALONE) for row in self.database.execute(each, limit)]
+        due = min((ready for ready, fence in rows if fence not in held), default=inf) - self.database.now
         return due if due > SLACK else 0.0
+
+    # ---------------------------------------------------------------------------------- reads
 
     def counts(self) -> Counts:
         """Return the numbers of events by state."""
@@ -347,9 +372,9 @@ class InboxStore:
         rows: list[tuple[float, int]] = self.database.query(sql.RECEIVED, (limit,))
         return [(at, STATES[state]) for at, state in rows]
 
-    def replayable(self, wanted: EventFilter, *, after: int, until: int) -> list[tuple[str, int]]:
+    def replayable(self, wanted: EventFilter, *, after: int, until: int, dead_only: bool) -> list[tuple[str, int]]:
         """Return how many done events and dead letters of these numbers a replay would let wait again, by ``msgType``."""
-        statement = sql.DEAD_BY_TYPE if wanted.dead_only else sql.REPLAYABLE
+        statement = sql.DEAD_BY_TYPE if dead_only else sql.REPLAYABLE
         return self.database.query(statement, _values(wanted, after, until))
 
     def readmissible(self, wanted: EventFilter, *, after: int, keys: set[str]) -> tuple[int, list[str]]:
@@ -430,7 +455,6 @@ def _values(wanted: EventFilter, after: int, until: int = LARGEST, *, limit: int
         "msg_type": wanted.msg_type or "",
         "any_conversation": wanted.conversation is None,
         "conversation": wanted.conversation or "",
-        "dead_only": wanted.dead_only,
         "limit": limit,
     }
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import sqlite3
 from abc import ABC, abstractmethod
 from collections import Counter
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from datetime import datetime
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 
 import anyio
 from attrs import define, field, setters
 
 from rbim._support.event_loops import waker
-from rbim.callbacks.inbox.arguments import LARGEST, epoch, event_filter, numbers_of, page
+from rbim.callbacks.events import Event, class_names
 from rbim.callbacks.inbox.statements import DEAD, QUARANTINED
-from rbim.callbacks.inbox.store import STEP
+from rbim.callbacks.inbox.store import LARGEST, STEP, EventFilter, InboxStore
 from rbim.clock import SystemClock
+from rbim.errors import InvalidRequest
 from rbim.storage.commands import OneOfMany
 from rbim.storage.group_commit import open_group_commit
 from rbim.timeouts import unshielded
@@ -26,16 +27,13 @@ from rbim.validators import above_zero, or_none
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
     from contextlib import AbstractAsyncContextManager
-    from datetime import datetime
     from types import TracebackType
     from typing import Self
 
     from rbim.callbacks.delivery import Delivery
-    from rbim.callbacks.events import Event
     from rbim.callbacks.inbox.protocols import Backlog, Claim, Counts, OtherContent, StoredEvent
-    from rbim.callbacks.inbox.store import InboxStore
     from rbim.clock import Clock
-    from rbim.storage.group_commit import Chain, CommitStore, GroupCommit
+    from rbim.storage.group_commit import Chain, GroupCommit
 
     T = TypeVar("T")
 
@@ -49,10 +47,6 @@ class Commits(Protocol):
 
     async def run(self, command: Callable[[], T], *, undo: Any = None) -> T:
         """Run a command; if the caller is cancelled although it has run, the commands of ``undo(result)``, too."""
-        ...
-
-    async def read(self, reads: Callable[[], T]) -> T:
-        """Run a read."""
         ...
 
     async def query(self, reads: Callable[[], T]) -> T:
@@ -99,8 +93,8 @@ class Archive(ABC):
         or the text of a ``msgType``. ``conversation``: its name, with or without ``app_id`` and ``/`` in front. (Default of
         each: any.) Raises InvalidRequest for an invalid argument.
         """
-        wanted = event_filter(since, kind, conversation)
-        return await self._commits.query(partial(self._store.letters, DEAD, wanted, *page(limit, after)))
+        wanted = _event_filter(since, kind, conversation)
+        return await self._commits.query(partial(self._store.letters, DEAD, wanted, *_page(limit, after)))
 
     async def quarantined(
         self,
@@ -112,43 +106,39 @@ class Archive(ABC):
         conversation: str | None = None,
     ) -> list[StoredEvent]:
         """Return the oldest events in quarantine; the arguments as in :meth:`dead_letters`."""
-        wanted = event_filter(since, kind, conversation)
-        return await self._commits.query(partial(self._store.letters, QUARANTINED, wanted, *page(limit, after)))
+        wanted = _event_filter(since, kind, conversation)
+        return await self._commits.query(partial(self._store.letters, QUARANTINED, wanted, *_page(limit, after)))
 
     async def event(self, number: int) -> StoredEvent | None:
         """Return a dead letter or an event in quarantine; None if there is none with this number."""
-        return await self._commits.query(partial(self._store.letter, number)) if numbers_of((number,)) else None
+        return await self._commits.query(partial(self._store.letter, number)) if _numbers_of((number,)) else None
 
     async def newest(self, limit: int = 100, before: int | None = None, *, state: str | None = None) -> list[StoredEvent]:
         """Return the latest events, the newest first: at most ``limit``, with numbers below ``before`` (default: any).
 
         ``state``: only those that are ``waiting``, ``done``, ``dead`` or ``quarantined`` (default: any).
         """
-        most, at = page(limit, LARGEST if before is None else before)
+        most, at = _page(limit, LARGEST if before is None else before)
         return await self._commits.query(partial(self._store.newest, state, most, at))
 
     async def received(self, limit: int = 20_000) -> list[tuple[float, str]]:
         """Return when the latest events were received, in epoch seconds, and their states; the newest first."""
         return await self._commits.query(partial(self._store.received, limit))
 
-    async def requeue(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
+    async def requeue(self, numbers: Iterable[int]) -> int:
         """Make dead letters, and events in quarantine that can be read now, wait again; return their number.
 
         Attempts count from 1 again. An event keeps its place in the order of its conversation, before all that wait behind
         it. One in quarantine whose key is known by now is handled as an event of its own.
-        With False for ``dead`` or ``quarantined``, numbers of that kind are left out.
         """
-        return await self._in_steps(partial(self._store.requeue, dead=dead, quarantined=quarantined), numbers)
+        return await self._in_steps(self._store.requeue, numbers)
 
-    async def discard(self, numbers: Iterable[int], *, dead: bool = True, quarantined: bool = True) -> int:
-        """Delete dead letters and events in quarantine; return their number. A resend would be accepted as a new event.
-
-        With False for ``dead`` or ``quarantined``, numbers of that kind are left out.
-        """
-        return await self._in_steps(partial(self._store.discard, dead=dead, quarantined=quarantined), numbers)
+    async def discard(self, numbers: Iterable[int]) -> int:
+        """Delete dead letters and events in quarantine; return their number. A resend would be accepted as a new event."""
+        return await self._in_steps(self._store.discard, numbers)
 
     async def _in_steps(self, command: Callable[[Sequence[int]], int], numbers: Iterable[int]) -> int:
-        given, count = numbers_of(numbers), 0
+        given, count = _numbers_of(numbers), 0
         for at in range(0, len(given), STEP):
             count += await self._commits.run(partial(command, given[at : at + STEP]))
         return count
@@ -158,7 +148,7 @@ class Archive(ABC):
 
         ``before``: only those received before this time (with a time zone; default: all).
         """
-        limit, count = inf if before is None else epoch(before, "before"), 0
+        limit, count = inf if before is None else _epoch(before, "before"), 0
         for state in [DEAD] * dead + [QUARANTINED] * quarantined:
             at, more = 0, True
             while more:
@@ -167,16 +157,14 @@ class Archive(ABC):
                 more = at > 0
         return count
 
-    async def replay(
-        self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
-    ) -> int:
+    async def replay(self, since: datetime | None = None, kind: type[Event] | str | None = None) -> int:
         """Make handled events, dead letters and readable events in quarantine wait again, in their old order.
 
-        ``since``, ``kind``: as in :meth:`dead_letters`. ``dead_only``: dead letters only. Attempts count from 1 again.
+        ``since``, ``kind``: as in :meth:`dead_letters`. Attempts count from 1 again.
         Returns their number; raises InvalidRequest for an invalid argument. It works in steps, so that deliveries are
         accepted meanwhile; if cancelled, it may have replayed some events.
         """
-        wanted = event_filter(since, kind, dead_only=dead_only)
+        wanted = _event_filter(since, kind)
         at, count = 0, 0
         last = await self._commits.query(self._store.last)
         while at < last:
@@ -187,14 +175,17 @@ class Archive(ABC):
     async def replayable(
         self, since: datetime | None = None, kind: type[Event] | str | None = None, *, dead_only: bool = False
     ) -> dict[str, int]:
-        """Return how many events :meth:`replay` would make wait again, by ``msgType``, the most first. Changes nothing."""
-        wanted, store = event_filter(since, kind, dead_only=dead_only), self._store
+        """Return how many events :meth:`replay` would make wait again, by ``msgType``, the most first. Changes nothing.
+
+        ``dead_only``: how many of them are dead letters.
+        """
+        wanted, store = _event_filter(since, kind), self._store
         last = await self._commits.query(store.last)
         step = LARGEST if dead_only else self._span  # dead letters have an index
         found: Counter[str] = Counter()
         for at in range(0, last, step):
-            until = min(at + step, last)
-            found.update(dict(await self._commits.query(partial(store.replayable, wanted, after=at, until=until))))
+            count = partial(store.replayable, wanted, after=at, until=min(at + step, last), dead_only=dead_only)
+            found.update(dict(await self._commits.query(count)))
         keys: set[str] = set()
         at, more = 0, not dead_only
         while more:
@@ -202,6 +193,56 @@ class Archive(ABC):
             found.update(kinds)
             more = at > 0
         return dict(found.most_common())
+
+
+def _event_filter(
+    since: datetime | None,
+    kind: type[Event] | str | None,
+    conversation: str | None = None,
+) -> EventFilter:
+    """Return the filter of a caller's arguments. Raises InvalidRequest."""
+    for name, text in (("kind", kind), ("conversation", conversation)):
+        if isinstance(text, str):
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                cause = f"{name}: characters that cannot be encoded in UTF-8 in {text!r}"
+                raise InvalidRequest(cause, field=name) from None
+    return EventFilter(
+        since=-inf if since is None else _epoch(since, "since"),
+        classes=_classes(kind),
+        msg_type=str(kind) if isinstance(kind, str) else None,
+        conversation=conversation,
+    )
+
+
+def _page(limit: int, after: int) -> tuple[int, int]:
+    """Return the limit of a page and the number after which it begins, as SQLite can have them. Raises InvalidRequest."""
+    if limit < 1:
+        raise InvalidRequest(f"limit: use at least 1, not {limit!r}", field="limit", limit=1)
+    return min(limit, LARGEST), min(max(after, 0), LARGEST)
+
+
+def _numbers_of(given: Iterable[int]) -> tuple[int, ...]:
+    """Return each number once, without those that no event can have."""
+    return tuple(number for number in dict.fromkeys(given) if 0 < number <= LARGEST)
+
+
+def _epoch(time: datetime, name: str) -> float:
+    """Return a time in epoch seconds. Raises InvalidRequest if it has no time zone."""
+    if not isinstance(cast("object", time), datetime) or time.tzinfo is None:
+        raise InvalidRequest(f"{name}: pass a datetime with a time zone, not {time!r}", field=name)
+    return time.timestamp()
+
+
+def _classes(kind: type[Event] | str | None) -> frozenset[str] | None:
+    """Return the names of a class and its subclasses, or None for any. Raises InvalidRequest."""
+    if kind is None or isinstance(kind, str) or kind is Event:
+        return None
+    given = cast("object", kind)
+    if not isinstance(given, type) or not issubclass(given, Event):
+        raise InvalidRequest(f"kind: pass a class of events or the text of a msgType, not {kind!r}", field="kind")
+    return class_names(given)
 
 
 class StoredInbox(Archive):
@@ -226,11 +267,11 @@ class StoredInbox(Archive):
         async with self._open_backlog() as commits:
             backlog = _StoredBacklog(self._store, commits, clock=self.clock, poll=self.poll)
             notify = partial(waker(), backlog.notify)
-            self._store.database.listeners.add(notify)
+            self._store.database.listeners[notify] = None
             try:
                 yield backlog
             finally:
-                self._store.database.listeners.remove(notify)
+                del self._store.database.listeners[notify]
                 if self.lease == inf:
                     with anyio.CancelScope(shield=True):
                         await backlog.release_all()
@@ -249,17 +290,18 @@ class DurableInbox(StoredInbox):
     lease: float = field(default=30.0, kw_only=True, validator=above_zero)
     poll: float = field(default=0.25, kw_only=True, validator=above_zero)
     clock: Clock = field(default=None, kw_only=True, converter=_clock, repr=False)
-    _opened: CommitStore = field(init=False, repr=False, on_setattr=setters.NO_OP)
+    _database: Any = field(init=False, repr=False, on_setattr=setters.NO_OP)  # each kind of inbox has its own
     _store: InboxStore = field(init=False, repr=False, on_setattr=setters.NO_OP)
-    _entered: AsyncExitStack | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
+    _opened: AbstractAsyncContextManager[GroupCommit] | None = field(
+        init=False, repr=False, default=None, on_setattr=setters.NO_OP
+    )
     _group_commit: GroupCommit | None = field(init=False, repr=False, default=None, on_setattr=setters.NO_OP)
+    _commands: ClassVar[type[InboxStore]] = InboxStore
 
     def __attrs_post_init__(self) -> None:
-        self._opened, self._store = self._make_store()
-
-    @abstractmethod
-    def _make_store(self) -> tuple[CommitStore, InboxStore]:
-        """Return what a group commit opens, and the commands that it runs."""
+        self._store = self._commands(
+            self._database, retention=self.retention, lease=self.lease, dead_retention=self.dead_retention
+        )
 
     @property
     def durable(self) -> bool:
@@ -267,26 +309,25 @@ class DurableInbox(StoredInbox):
         return True
 
     async def __aenter__(self) -> Self:
-        if self._entered is not None:
+        if self._opened is not None:
             raise RuntimeError("this inbox is entered already: leave it first, or create another one")
-        self._entered = AsyncExitStack()
+        self._opened = open_group_commit(self._database)
         try:
-            self._group_commit = await self._entered.enter_async_context(open_group_commit(self._opened))
+            self._group_commit = await self._opened.__aenter__()
         except BaseException:
-            self._entered = None
+            self._opened = None
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        entered = self._entered
-        if entered is None:
+        if self._opened is None:
             return None
         try:
-            return await entered.__aexit__(kind, error, trace)
+            return await self._opened.__aexit__(kind, error, trace)
         finally:
-            self._entered = self._group_commit = None
+            self._opened = self._group_commit = None
 
     @property
     def _commits(self) -> GroupCommit:
@@ -295,7 +336,7 @@ class DurableInbox(StoredInbox):
         return self._group_commit
 
     def _open_backlog(self) -> AbstractAsyncContextManager[GroupCommit]:
-        return open_group_commit(self._opened)
+        return open_group_commit(self._database)
 
     @unshielded
     async def accept(self, delivery: Delivery, /, *, chain: Chain | None = None) -> bool | OtherContent:
@@ -308,7 +349,7 @@ class DurableInbox(StoredInbox):
         once one of them was not stored, the later ones are not either. Raises the error of the earlier delivery, and what
         the database raises if it cannot store (a full disk, for example): ``sqlite3.Error``, or ConnectionError on a server.
         """
-        return await self._commits.run(OneOfMany(self._store.accept_all, delivery), chain=chain)
+        return await self._commits.run(OneOfMany(self._store.accept_all, delivery, chain))
 
 
 class _StoredBacklog:
@@ -321,6 +362,8 @@ class _StoredBacklog:
         self._poll = poll
         self._held: dict[int, Claim] = {}  # by fence, of this backlog's own leases: wait() must not wait for their ends
         self._changes = 0
+        self._seen = -1  # the number of changes before the last claim or look of wait()
+        self._due = inf  # when a conversation can be claimed next, as they have found: in epoch seconds
         self._waiting: set[anyio.CancelScope] = set()
 
     def notify(self) -> None:
@@ -336,10 +379,21 @@ class _StoredBacklog:
 
     async def claim(self, limit: int, /) -> Sequence[Claim]:
         if limit < 1 or any(claim.crashes for claim in self._held.values()):
+            self._seen = -1  # wait() looks, and other tasks go on meanwhile
             return ()
-        claims = await self._commits.run(partial(self._store.claim, limit, frozenset(self._held)), undo=self._release_undone)
+        self._seen, self._due = self._changes, 0.0
+        command = partial(self._claim, limit, frozenset(self._held))
+        claims = await self._commits.run(command, undo=self._release_undone)
         self._held.update((claim.fence, claim) for claim in reversed(claims))
         return claims
+
+    def _claim(self, limit: int, held: frozenset[int]) -> list[Claim]:
+        claims = self._store.claim(limit, held)
+        self._look(held.union(claim.fence for claim in claims))
+        return claims
+
+    def _look(self, held: frozenset[int]) -> None:
+        self._due = self._store.database.now + self._store.due(held)
 
     def _release_undone(self, claims: Sequence[Claim]) -> Iterable[Callable[[], Any]]:
         leases = {claim.fence: claim for claim in reversed(claims)}
@@ -383,17 +437,20 @@ class _StoredBacklog:
 
     async def wait(self) -> None:
         while True:
-            changes = self._changes
-            if self._store.purge_due():
-                with suppress(sqlite3.Error, ConnectionError):  # a full disk, for example: the next look is in a minute
-                    await self._commits.run(bool)
-            due = await self._commits.read(partial(self._store.due, frozenset(self._held)))
+            if self._seen != self._changes:
+                self._seen = self._changes
+                await self._commits.run(partial(self._look, frozenset(self._held)))
+            due = self._due - self._store.database.clock()
             if due <= 0:
+                self._seen = -1
                 return
             with anyio.move_on_after(self._poll) as scope:
                 self._waiting.add(scope)
                 try:
-                    if changes == self._changes:  # else the read may have missed a change
+                    if self._seen == self._changes:  # else it may not have seen a change
                         await (anyio.sleep_forever() if due == inf else self._clock.sleep(due))
                 finally:
                     self._waiting.discard(scope)
+            if self._seen != self._changes:
+                return
+            self._seen = -1  # another process may have changed something, or it is time

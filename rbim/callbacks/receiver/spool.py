@@ -16,13 +16,12 @@ import anyio
 
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.protocols import OtherContent
-from rbim.callbacks.inbox.sqlite import EventFile
 from rbim.callbacks.observers import Observers, Quarantined
 from rbim.callbacks.worker.attempt import ForeignCode, failure_of
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.errors import InvalidRequest
 from rbim.storage.group_commit import Chain, GroupCommit, open_group_commit
-from rbim.storage.sqlite import FileKind
+from rbim.storage.sqlite import Database, FileKind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -69,7 +68,7 @@ SCHEMA = (
     "CREATE INDEX delivery_waiting ON delivery (number) WHERE refused IS NULL",
 )
 # versions 1 and 2 were the tables of an inbox
-SPOOL = FileKind(name="a spool", mark=b"rbsp", schema=((), (), SCHEMA), oldest=3, secure_delete=True)
+SPOOL = FileKind(name="a spool", mark=b"rbsp", schema=SCHEMA, version=3, secure_delete=True, stays_in_place=True)
 
 INSERT = "INSERT INTO delivery (conversation, app_id, received, body) VALUES (?, ?, ?, ?)"
 NEXT = """SELECT number, conversation, app_id, received, body FROM delivery INDEXED BY delivery_waiting
@@ -97,28 +96,28 @@ class _SpoolRow(NamedTuple):
         return delivery_of(self.body, app_id=self.app_id, received=datetime.fromtimestamp(self.received, UTC))
 
 
-class _SpoolFile(EventFile):
+class _SpoolFile(Database):
     """The file, for a group commit; its methods run in threads."""
 
     def open(self) -> None:
         super().open()
-        self.commit([partial(self.database.execute, OFFER_AGAIN)])
+        self.commit([partial(self.execute, OFFER_AGAIN)])
 
     def count(self) -> int:
-        return int(self.database.execute(COUNT).fetchone()[0])
+        return int(self.execute(COUNT).fetchone()[0])
 
     def any(self) -> bool:
-        return self.database.execute(ANY).fetchone() is not None
+        return self.execute(ANY).fetchone() is not None
 
     def insert(self, delivery: Delivery) -> None:
         values = (delivery.conversation, delivery.app_id, delivery.received.timestamp(), delivery.body)
-        self.database.execute(INSERT, values)
+        self.execute(INSERT, values)
 
     def settle(self, stored: Sequence[int], refused: Sequence[tuple[str, int]], pausing: Sequence[str]) -> list[_SpoolRow]:
         """Forget deliveries that are stored, mark those that are refused; return the next ones of other conversations."""
-        self.database.executemany(DELETE, [(number,) for number in stored])
-        self.database.executemany(REFUSE, refused)
-        return [_SpoolRow(*row) for row in self.database.execute(NEXT, (json.dumps(pausing), BATCH))]
+        self.executemany(DELETE, [(number,) for number in stored])
+        self.executemany(REFUSE, refused)
+        return [_SpoolRow(*row) for row in self.execute(NEXT, (json.dumps(pausing), BATCH))]
 
 
 def refused_in(path: Path) -> list[str]:
@@ -140,7 +139,7 @@ class Spool:
     def __init__(self, path: Path, sink: Sink, *, clock: Clock, budget: float, observers: Observers | None = None) -> None:
         self.holds = False
         self._path = path
-        self._file = _SpoolFile(path, SPOOL, clock=clock)
+        self._file = _SpoolFile(path, SPOOL, clock=lambda: clock.now().timestamp())
         self._sink = sink
         self._accept: Callable[..., Awaitable[bool | OtherContent]] = sink.accept
         self._chained = "chain" in signature(sink.accept).parameters

@@ -419,7 +419,8 @@ class _Run:
                     return
                 if self._stopping or self._waits_for_all or leased.handled >= MOST_IN_A_ROW:
                     leased.last = True
-                if leased.successes and leased.queue and not leased.last and self._may_go_ahead(leased):
+                ahead = self._unrecorded < settings.concurrency and not leased.lost and self._now() < leased.until
+                if leased.successes and leased.queue and not leased.last and ahead:
                     if not leased.recording.locked():
                         self._tasks.start_soon(self._record, leased)
                 elif leased.successes:
@@ -548,10 +549,6 @@ class _Run:
         return failure
 
     # ------------------------------------------------------------------------------- recording
-
-    def _may_go_ahead(self, leased: _Leased) -> bool:
-        expired = leased.lost or self._now() >= leased.until
-        return self._unrecorded < self._settings.concurrency and not expired
 
     def _more(self, leased: _Leased, settled: int) -> int:
         """Return how many events to ask for while so many are settled: those that have begun, and those to begin next."""

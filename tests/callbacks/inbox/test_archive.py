@@ -43,10 +43,9 @@ async def waiting(inbox):
 
 CHOICES = [
     {},
-    {"dead_only": True},
     {"kind": Picture},
     {"kind": "TEXT"},
-    {"kind": Message, "dead_only": True},
+    {"kind": Message},
     {"since": START + timedelta(seconds=2)},
     {"since": START + timedelta(days=1)},
 ]
@@ -115,7 +114,7 @@ async def test_deliveries_are_accepted_while_people_look(path, look):
     async with SqliteInbox(path) as inbox:
         await filled(inbox)
         await getattr(inbox, look)()
-        inbox._store.database._for_queries().set_progress_handler(searching, 1)
+        inbox._database._query_connection.set_progress_handler(searching, 1)
         with fail_after(10):
             async with create_task_group() as tasks:
                 tasks.start_soon(getattr(inbox, look))
@@ -125,4 +124,4 @@ async def test_deliveries_are_accepted_while_people_look(path, look):
                     assert await inbox.accept(delivery(7))
                 finally:
                     go.set()
-        inbox._store.database._for_queries().set_progress_handler(None, 1)
+        inbox._database._query_connection.set_progress_handler(None, 1)

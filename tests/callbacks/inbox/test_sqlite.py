@@ -7,9 +7,8 @@ from functools import partial
 from math import inf
 
 import pytest
-from anyio import create_task_group, fail_after, sleep
+from anyio import create_task_group, fail_after, move_on_after, sleep
 from anyio.lowlevel import checkpoint
-from anyio.to_thread import run_sync
 
 from helpers.deliveries import delivery, unreadable
 from rbim import InvalidRequest
@@ -165,21 +164,43 @@ async def both(path, **options):
 
 
 async def test_a_wake_up_while_looking_is_not_lost(path):
-    async with both(path, poll=inf) as (inbox, backlog), create_task_group() as tasks:
+    async with both(path, poll=inf) as (_, backlog):
         plain, looked, go = backlog._store.due, threading.Event(), threading.Event()
 
         def look(held):
-            seen = plain(held)
+            due = plain(held)
             looked.set()
             go.wait(10)
-            return seen
+            return due
 
         backlog._store.due = look
         with fail_after(10):
-            async with create_task_group() as waiting:
-                waiting.start_soon(backlog.wait)
+            async with create_task_group() as tasks:
+                tasks.start_soon(backlog.wait)
                 await until(looked.is_set)
-                await inbox.accept(delivery(1))
-                await settle()
-                backlog._store.due = plain
-                tasks.start_soon(run_sync, go.set)
+                backlog.notify()
+                go.set()
+
+
+async def test_other_tasks_go_on_while_nothing_can_be_claimed_beside_what_is_retried_alone(path):
+    async with both(path) as (inbox, backlog):
+        for team in "ab":
+            await inbox.accept(delivery(1, team))
+        for claim in await backlog.claim(2):
+            await backlog.release(claim, died=True)
+        (alone,) = await backlog.claim(2)
+        assert alone.crashes == 1
+        looks, slept = 0, []
+
+        async def other():
+            await sleep(0)
+            slept.append(looks)
+
+        async with create_task_group() as tasks:
+            tasks.start_soon(other)
+            while not slept and looks < 1000:
+                looks += 1
+                assert await backlog.claim(1) == ()
+                with move_on_after(1):
+                    await backlog.wait()
+        assert looks < 1000

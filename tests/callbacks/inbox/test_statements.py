@@ -17,12 +17,12 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from helpers.deliveries import delivery, unreadable
 from rbim.callbacks.inbox import statements as sql, store
-from rbim.callbacks.inbox.arguments import EventFilter
 from rbim.callbacks.inbox.protocols import LeaseLost
-from rbim.callbacks.inbox.sqlite import INBOX, EventFile
-from rbim.callbacks.inbox.store import InboxStore
+from rbim.callbacks.inbox.sqlite import INBOX
+from rbim.callbacks.inbox.store import EventFilter, InboxStore
 from rbim.emulator.clock import EmulatedClock
 from rbim.storage.commands import CommandFailure
+from rbim.storage.sqlite import Database
 
 WEEK = 7 * 24 * 3600.0
 ALL = EventFilter()
@@ -32,9 +32,8 @@ class Run:
     """Carries out one command in a transaction of its own, and raises what it raised. Events are taken one by one."""
 
     def __init__(self, path, clock):
-        self.file = EventFile(path, INBOX, clock=clock)
-        self.store = InboxStore(self.file.database, retention=WEEK, lease=30.0, dead_retention=None)
-        self.file.purge = self.store.purge
+        self.file = Database(path, INBOX, clock=lambda: clock.now().timestamp())
+        self.store = InboxStore(self.file, retention=WEEK, lease=30.0, dead_retention=None)
 
     def __getattr__(self, name):
         def run(*args, **options):
@@ -146,20 +145,20 @@ def test_a_conversation_in_which_nothing_waits_is_closed(run, rows):
     assert rows("SELECT * FROM conversation") == []
 
 
-def test_looking_tells_what_is_due_but_for_ones_own_leases(kept, run, clock):
-    assert kept.due() == inf
+def test_looking_tells_what_is_due_but_for_ones_own_leases(run, clock):
+    assert run.due() == inf
     run.accept(delivery(1, "a"))
-    assert kept.due() == 0
+    assert run.due() == 0
     (claim,) = run.claim(1)
-    assert kept.due([claim.fence]) == inf
-    assert kept.due() == 30.0
+    assert run.due([claim.fence]) == inf
+    assert run.due() == 30.0
     run.accept(delivery(2, "b"))
     (other,) = run.claim(1)
     run.retry(other, error="", pause=99.0)
-    assert kept.due([claim.fence]) == pytest.approx(99.0)
+    assert run.due([claim.fence]) == pytest.approx(99.0)
     clock.elapsed += 30.0
-    assert kept.due([claim.fence]) == pytest.approx(69.0)
-    assert kept.due() == 0
+    assert run.due([claim.fence]) == pytest.approx(69.0)
+    assert run.due() == 0
 
 
 # --------------------------------------------------------------------------- retention and replays
@@ -405,13 +404,13 @@ class Inboxes(RuleBasedStateMachine):
     def agrees(self):
         if not hasattr(self, "runs"):
             return
-        with closing(sqlite3.connect(self.runs[0].file.database.path)) as plain:
+        with closing(sqlite3.connect(self.runs[0].file.path)) as plain:
             states = plain.execute("SELECT number, state, attempts FROM event ORDER BY number").fetchall()
             conversations = plain.execute("SELECT name, begun FROM conversation").fetchall()
         expected = [(number, self.settled.get(number, 0), self.attempts[number]) for number in range(1, self.accepted + 1)]
         assert states == expected
         assert dict(conversations) == {each: self.begun[each] for each, numbers in self.waiting.items() if numbers}
-        assert (self.runs[1].store.due() == 0) == bool(self.claimable())
+        assert (self.runs[1].due() == 0) == bool(self.claimable())
 
 
 TestInboxes = Inboxes.TestCase

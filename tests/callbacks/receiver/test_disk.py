@@ -27,9 +27,8 @@ def spooled(path):
     return stored(path, "delivery")
 
 
-def limit(store, pages=None):
-    """Let the file of a store grow no further."""
-    database = store.database
+def limit(database, pages=None):
+    """Let a file grow no further."""
     connection = database._connection
     ((used,),) = connection.execute("PRAGMA page_count")
     connection.execute(f"PRAGMA max_page_count = {pages or used}")
@@ -44,10 +43,10 @@ async def test_while_the_disk_of_the_inbox_is_full_the_spool_takes_deliveries_an
     inbox = SqliteInbox(tmp_path / "events.db", clock=clock)
     async with Receiver(sink=inbox, spool=tmp_path / "spool", credentials=CREDENTIALS, clock=clock) as receiver:
         assert await statuses(receiver, range(5)) == [200] * 5
-        limit(inbox._store)
+        limit(inbox._database)
         assert await statuses(receiver, range(5, 15)) == [200] * 10
         assert spooled(tmp_path / "spool") == list(range(5, 15))
-        limit(inbox._store, 100_000)
+        limit(inbox._database, 100_000)
         await until(lambda: not spooled(tmp_path / "spool"), clock)
         await until(lambda: not receiver._spool.holds, clock)
         assert await statuses(receiver, [15]) == [200]
@@ -59,7 +58,7 @@ async def test_while_both_disks_are_full_nothing_is_acknowledged(tmp_path):
     inbox = SqliteInbox(tmp_path / "events.db", clock=clock)
     async with Receiver(sink=inbox, credentials=CREDENTIALS, clock=clock) as receiver:
         assert await statuses(receiver, range(3)) == [200] * 3
-        limit(inbox._store)
+        limit(inbox._database)
         limit(receiver._spool._file)
         assert await statuses(receiver, [3]) == [503]
         health = await receiver.health()
@@ -67,7 +66,7 @@ async def test_while_both_disks_are_full_nothing_is_acknowledged(tmp_path):
         assert "full" in health.error
         assert await statuses(receiver, range(4, 8)) == [503] * 4
         await until(lambda: not receiver._spool.holds, clock)  # what was refused may be in the file until that has been read
-        limit(inbox._store, 100_000)
+        limit(inbox._database, 100_000)
         assert await statuses(receiver, range(3, 8)) == [200] * 5  # sent again by hand
         assert (await receiver.health()).ok
     assert stored(tmp_path / "events.db") == list(range(8))

@@ -26,14 +26,14 @@ class Counted(SqliteInbox):
     """An inbox that counts the commands of each transaction."""
 
     def watch(self):
-        self.sizes, commit = [], self._file.commit
+        self.sizes, commit = [], self._database.commit
 
         def counted(commands, **options):
             if len(commands):
                 self.sizes.append(len(commands))
             return commit(commands, **options)
 
-        self._file.commit = counted
+        self._database.commit = counted
         return self
 
 

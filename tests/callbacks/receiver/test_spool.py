@@ -154,7 +154,7 @@ async def test_order_is_kept_whatever_fails_in_an_inbox(clock, spool, tmp_path, 
     chance = random.Random(1)
     await fill(spool, clock, 150, ["g1", "g2"])
     inbox = SqliteInbox(tmp_path / "events.db", clock=clock)
-    commit, accept = inbox._file.commit, inbox._store.accept
+    commit, accept = inbox._database.commit, inbox._store.accept
 
     def failing(call, share):
         def run(*arguments, **options):
@@ -165,7 +165,7 @@ async def test_order_is_kept_whatever_fails_in_an_inbox(clock, spool, tmp_path, 
         return run
 
     if what == "transactions":
-        inbox._file.commit = failing(commit, 0.3)
+        inbox._database.commit = failing(commit, 0.3)
     else:
         inbox._store.accept = failing(accept, 0.05)
     async with receiver_of(inbox, spool, clock):

@@ -109,7 +109,7 @@ AREAS = _areas(
     ),
     Area(
         "inboxes",
-        tuple(_rbim("callbacks/inbox", "arguments memory sqlite statements store stored")),
+        tuple(_rbim("callbacks/inbox", "memory sqlite statements store stored")),
         (
             "tests/callbacks/inbox",
             "tests/callbacks/worker/test_ahead.py",

@@ -19,11 +19,12 @@ from helpers.callback_process import APP, TOKEN, event
 from helpers.deliveries import delivery
 from rbim.callbacks import MemorySink
 from rbim.callbacks.delivery import delivery_of
-from rbim.callbacks.inbox.sqlite import INBOX, EventFile, SqliteInbox
+from rbim.callbacks.inbox.sqlite import INBOX, SqliteInbox
 from rbim.callbacks.inbox.store import InboxStore
 from rbim.callbacks.receiver.spool import Spool
 from rbim.cli import Exit, run
 from rbim.emulator.clock import EmulatedClock
+from rbim.storage.sqlite import Database
 
 EVIL = "\x1b]0;title\x07\x9b31m\u202etxt.exe\u2066x\u2069\u2028y\u200b\ufeff\x00[link=file:///x]x[/link]\udc9b"
 FORBIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -357,10 +358,10 @@ def test_deliveries_are_accepted_between_the_steps_of_a_purge(tmp_path, cli, mon
     with closing(sqlite3.connect(inbox)) as plain, plain:
         plain.execute(FILL)
     clock = EmulatedClock()
-    receiver = EventFile(inbox, INBOX, clock=clock)
-    store = InboxStore(receiver.database, retention=60.0, lease=30.0, dead_retention=None)
+    receiver = Database(inbox, INBOX, clock=lambda: clock.now().timestamp())
+    store = InboxStore(receiver, retention=60.0, lease=30.0, dead_retention=None)
     receiver.open()
-    commit, deleted, accepted = EventFile.commit, [], []
+    commit, deleted, accepted = Database.commit, [], []
 
     def counted(file, commands, **options):
         before = rows(inbox, "SELECT count(*) FROM event WHERE state = 2")[0][0]
@@ -369,7 +370,7 @@ def test_deliveries_are_accepted_between_the_steps_of_a_purge(tmp_path, cli, mon
         accepted.extend(commit(receiver, [partial(store.accept, delivery(len(accepted)))], hurried=lambda: True))
         return results
 
-    monkeypatch.setattr(EventFile, "commit", counted)
+    monkeypatch.setattr(Database, "commit", counted)
     try:
         assert cli("letters", "discard", inbox, "--all", "--yes")[:2] == (Exit.DONE, "20,000 dead letters deleted\n")
     finally:

@@ -130,19 +130,6 @@ async def _(bench):
             same(_bodies(await inbox.quarantined(**wish)), bodies, f"quarantined({wish})")
 
 
-@CASES.add("archive: requeue and discard of one kind leave the other one")
-async def _(bench):
-    async with bench.open(delivery(1), delivery(2, problem=QUARANTINED)) as (inbox, backlog):
-        numbers = [*await _bury(bench, backlog, 1), *(letter.number for letter in await inbox.quarantined())]
-        same(await inbox.requeue(numbers, quarantined=False), 1, "requeue of dead letters only")
-        same(await _counted(inbox), (1, 0, 1), "waiting, dead and quarantined events")
-        await _bury(bench, backlog, 1)
-        same(await inbox.discard(numbers, dead=False), 1, "discard of the quarantine only")
-        same(await _counted(inbox), (0, 1, 0), "waiting, dead and quarantined events")
-        same(await inbox.requeue(numbers, dead=False), 0, "requeue of a quarantine without events")
-        same(await inbox.discard(numbers, quarantined=False), 1, "discard of dead letters only")
-
-
 @CASES.add("archive: an event that waits or was handled is no letter")
 async def _(bench):
     async with bench.open(delivery(1), delivery(2)) as (inbox, backlog):
@@ -200,7 +187,7 @@ async def _(bench):
     async with bench.open(first) as (inbox, backlog):
         await bench.handle(backlog, 1)
         await inbox.accept(other)
-        same(await inbox.replay(dead_only=False), 1, "a replay, which leaves it in quarantine")
+        same(await inbox.replay(), 1, "a replay, which leaves it in quarantine")
         await bench.handle(backlog, 1)
         same(await inbox.requeue([letter.number for letter in await inbox.quarantined()]), 1, "requeued events")
         (claim,) = await bench.handle(backlog, 1)
@@ -241,8 +228,6 @@ async def _(bench):
     async with bench.open(*given) as (inbox, backlog):
         await _bury(bench, backlog, 1)
         same(await inbox.replayable(dead_only=True), {"TEXT": 1}, "what can be replayed of dead letters only")
-        same(await inbox.replay(dead_only=True), 1, "a replay of dead letters only")
-        await _bury(bench, backlog, 1)
         same(await inbox.replayable(), {"TEXT": 2}, "what can be replayed")
         same(await inbox.replay(), 2, "a replay")
         handled = await bench.handle(backlog, 2)
@@ -255,7 +240,6 @@ async def _(bench):
 async def _(bench):
     async with bench.open(*(delivery(n) for n in range(5))) as (inbox, backlog):
         first = await bench.handle(backlog, 5)
-        same(await inbox.replay(dead_only=True), 0, "a replay of dead letters only")
         same(await inbox.replayable(), {"TEXT": 5}, "what can be replayed")
         same(await inbox.replay(), 5, "a replay")
         same(await inbox.replay(), 0, "a replay while all wait")
@@ -284,7 +268,7 @@ async def _(bench):
     async with bench.open(*given) as (inbox, backlog):
         await _bury(bench, backlog, 3)
         for wish, required in wishes:
-            same(await inbox.replay(**wish, dead_only=True), len(required), f"replay({wish})")
+            same(await inbox.replay(**wish), len(required), f"replay({wish})")
             for number in required:
                 (claim,) = await bench.claim(backlog)
                 same(told([claim]), [number], f"the events of replay({wish})")
