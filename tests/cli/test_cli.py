@@ -107,6 +107,7 @@ def test_choices_are_named_or_as_on_the_wire(platform, cli):
         assert platform.state.groups[json.loads(out)["group_id"]].type is GroupType.PAID_300
 
 
+@pytest.mark.ci
 def test_a_command_reads_its_flags_although_a_module_has_imported_pydantic(cli, group):
     """Where pydantic is imported, cyclopts gives it every value; it would refuse a member of an enum for its name."""
     pytest.importorskip("pydantic")

@@ -72,6 +72,9 @@ HANDLERS = MappingProxyType(
 )
 """The trouble that each kind of handler is, but for those that are well."""
 
+MOST_KILLS = 30
+"""How often a message may kill the process that handles it, at most, also after it was buried and replayed."""
+
 FIRST_PAUSE = 0.5
 """Seconds of the pause after the first failure of a handler, at most."""
 
@@ -550,7 +553,10 @@ class InboxScenario(Scenario):
             raise asyncio.CancelledError
         if handler == "hangs once" and time == 1:
             await asyncio.sleep(1e6)
-        if handler == "kills" or (handler == "kills once" and time == 1):
+        if handler == "kills" and time > MOST_KILLS:
+            message.handler = "well"  # so that the run ends
+            self.world.fail("a message that kills its process is buried", f"it has killed {MOST_KILLS} processes")
+        elif handler == "kills" or (handler == "kills once" and time == 1):
             process.kill("by a handler")
             await asyncio.sleep(1.0)
 
