@@ -158,16 +158,16 @@ async def over_http(url: str, calls: Any, *, hand: bool) -> None:
             tasks.create_task(one(call))
 
 
-def real(limit: int, times: float, *, hand: bool) -> tuple[float, float]:
+def real(limit: int, times: float, seconds: float, *, hand: bool) -> tuple[float, float]:
     """Return what is used over HTTP at 0.8 of the limit after three seconds of overload, and what is answered."""
     from tests.helpers import throttling
 
-    calls = throttling.drawn(lambda at: (times if at < OVERLOAD else 0.8) * limit, 16.0)
+    calls = throttling.drawn(lambda at: (times if at < OVERLOAD else 0.8) * limit, seconds)
     with served(limit, 5, "2") as (url, passed):
         began = time.monotonic()
         asyncio.run(over_http(url, calls, hand=hand))
     late = [call for call in calls if call.at >= OVERLOAD + FROM]
-    rate = sum(began + FROM <= at < began + 16 for at in passed) / (16 - FROM) / (0.8 * limit)
+    rate = sum(began + FROM <= at < began + seconds for at in passed) / (seconds - FROM) / (0.8 * limit)
     return rate, sum(call.in_time for call in late) / len(late)
 
 
@@ -192,9 +192,10 @@ def run(options: Options | None = None) -> Result:
         Goal(name="least share answered after an overload, emulated", value=recovered, at_least=AFTER),
     ]
     http: list[tuple[str | float | None, ...]] = []
+    seconds = 9.0 if quick else 16.0
     for limit, times in ((50, 3.0),) if quick else ((20, 3.0), (50, 3.0), (50, 5.0), (200, 3.0)):
-        used, after = real(limit, times, hand=False)
-        hand_used, hand_after = real(limit, times, hand=True)
+        used, after = real(limit, times, seconds, hand=False)
+        hand_used, hand_after = real(limit, times, seconds, hand=True)
         http.append((f"{limit}/s, {times:g} times for 3 s", *(100 * each for each in (used, after, hand_used, hand_after))))
         goals.append(Goal(name=f"{limit}/s after {times:g} times over HTTP: answered", value=after, at_least=AFTER))
     columns = ("", *(f"used at {each:g}" for each in OFFERED), "after", "by hand, least used")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rbim._support.lazy_names import lazy_names
 
-__version__ = "0.1.0"
+__version__ = "0.2.0rc1"
 
 if TYPE_CHECKING:
     from rbim.client.call import Exchange as Exchange

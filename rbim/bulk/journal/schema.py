@@ -122,5 +122,5 @@ STATEMENTS = (
 ERASING = 0.0
 """Value of ``job.erased`` from the beginning of the erasure to its end, when it becomes the time."""
 
-JOURNAL = FileKind(name="a job's journal", mark=b"rbjb", schema=STATEMENTS, version=6, cache=4_000)
+JOURNAL = FileKind(name="a job's journal", mark=b"rbjb", schema=STATEMENTS, version=7, cache=4_000)
 """The file of a job. Earlier versions are refused."""

@@ -42,7 +42,7 @@ class Book:
         for statement in STATEMENTS:
             self.db.execute(statement)
         self.db.execute(f"PRAGMA application_id = {int.from_bytes(JOURNAL.mark, 'big')}")
-        self.db.execute(f"PRAGMA user_version = {len(JOURNAL.schema)}")
+        self.db.execute(f"PRAGMA user_version = {JOURNAL.version}")
         self.db.execute("UPDATE account_state SET name = ? WHERE id = 1", (word,))
         self.add(
             "job",

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from helpers.callback_process import CLEAN, COMMAND, PATIENCE, event, serving
-from rbim.cli.context import SDK, telemetry
+from rbim.cli.context import telemetry
 from rbim.otel import OtelObserver
 
 CONFIGURED = """
@@ -89,9 +89,9 @@ def told(tmp_path):
 
 
 def test_without_an_sdk_in_the_process_nothing_is_observed(monkeypatch):
-    importlib.import_module(SDK)
+    importlib.import_module("opentelemetry.sdk")
     assert isinstance(telemetry(), OtelObserver)
-    monkeypatch.delitem(sys.modules, SDK)
+    monkeypatch.delitem(sys.modules, "opentelemetry.sdk")
     assert telemetry() is None
 
 
