@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CommandFailure", "Database", "FileKind", "InPlace", "MemoryDatabase", "require_trusted_logs", "schema_version"]
 
-logger = logging.getLogger("rbim")
-
 T = TypeVar("T")
 
 NAMES = {b"rbim": "an inbox", b"rbsp": "a spool", b"rbjb": "a job's journal"}
@@ -57,6 +55,7 @@ class FileKind:
     cache: int = 2000  # KiB of pages that SQLite keeps in memory
     secure_delete: bool = False  # overwrite what is deleted
     stays_in_place: bool = False
+    log: str = "rbim"  # the logger that is told when it does not
 
 
 class InPlace:
@@ -184,7 +183,7 @@ class Database:
             if not self._gone:
                 self._gone = True
                 text = "%s: %s: restore the file, or restart this process"
-                logger.error(text, error.filename, error.strerror)  # noqa: TRY400  # the traceback says no more
+                logging.getLogger(self._kind.log).error(text, error.filename, error.strerror)  # noqa: TRY400  # it says all
             raise
         self._gone = False
 

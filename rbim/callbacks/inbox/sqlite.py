@@ -11,6 +11,7 @@ from attrs import Factory, define, field, setters
 from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.callbacks.inbox.statements import SCHEMA
 from rbim.callbacks.inbox.stored import DurableInbox
+from rbim.callbacks.observers import logger
 from rbim.errors import InvalidRequest
 from rbim.storage.sqlite import Database, FileKind
 
@@ -29,6 +30,7 @@ INBOX = FileKind(
     harmless=(LeaseLost,),
     secure_delete=True,
     stays_in_place=True,
+    log=logger.name,
 )
 """The file of a :class:`~rbim.callbacks.SqliteInbox`. Earlier versions are refused."""
 

@@ -437,9 +437,9 @@ class _StoredBacklog:
 
     async def wait(self) -> None:
         while True:
-            if self._seen != self._changes:
-                self._seen = self._changes
+            if self._seen != (changes := self._changes):
                 await self._commits.run(partial(self._look, frozenset(self._held)))
+                self._seen = changes
             due = self._due - self._store.database.clock()
             if due <= 0:
                 self._seen = -1

@@ -16,7 +16,7 @@ import anyio
 
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.protocols import OtherContent
-from rbim.callbacks.observers import Observers, Quarantined
+from rbim.callbacks.observers import Observers, Quarantined, logger
 from rbim.callbacks.worker.attempt import ForeignCode, failure_of
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.errors import InvalidRequest
@@ -68,7 +68,9 @@ SCHEMA = (
     "CREATE INDEX delivery_waiting ON delivery (number) WHERE refused IS NULL",
 )
 # versions 1 and 2 were the tables of an inbox
-SPOOL = FileKind(name="a spool", mark=b"rbsp", schema=SCHEMA, version=3, secure_delete=True, stays_in_place=True)
+SPOOL = FileKind(
+    name="a spool", mark=b"rbsp", schema=SCHEMA, version=3, secure_delete=True, stays_in_place=True, log=logger.name
+)
 
 INSERT = "INSERT INTO delivery (conversation, app_id, received, body) VALUES (?, ?, ?, ?)"
 NEXT = """SELECT number, conversation, app_id, received, body FROM delivery INDEXED BY delivery_waiting

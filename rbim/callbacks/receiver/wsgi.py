@@ -97,7 +97,7 @@ class ReceiverWsgi:
                 entering.enter_context(portal.wrap_async_context_manager(self._receiver))
                 self._running = entering.pop_all()
             self._portal, self._pid = portal, os.getpid()
-            Thread(target=self._stop_at_the_end, name="rbim-wsgi-end").start()
+            Thread(target=self._stop_at_the_end, name="rbim-wsgi-end", daemon=False).start()
 
     def stop(self) -> None:
         """Leave the receiver; wait until running handlers have ended or their ``drain`` is over. Answers are 503 then."""

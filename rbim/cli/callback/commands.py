@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
@@ -142,7 +143,9 @@ def replay(
     if not yes:
         kinds = with_archive(inbox, lambda one: one.replayable(moment, chosen))
         action = f"have {counted(sum(kinds.values()), 'event')} of {shown_inbox(inbox)} ({shown_kinds(kinds)}) handled again"
-        flags = "".join(f" {flag} {text}" for flag, text in (("--since", since), ("--kind", kind)) if text is not None)
+        flags = "".join(
+            f" {flag} {shlex.quote(text)}" for flag, text in (("--since", since), ("--kind", kind)) if text is not None
+        )
         unasked = f"rbim callback replay --inbox {shown_inbox(inbox)}{flags} --yes"
         if kinds and not confirmed(action, unasked, unchanged="nothing was replayed"):
             return Exit.USAGE

@@ -235,7 +235,7 @@ def requeue(  # flags, each with a default
             count += done
             if done < len(found):
                 after = [await archive.event(letter.number) for letter in found if letter.state == QUARANTINED]
-                left |= {each.number: each.error for each in after if each is not None}
+                left |= {each.number: each.error for each in after if each is not None and each.state == QUARANTINED}
             found = await choice.page(archive, found[-1].number) if every else []
         return count, left
 

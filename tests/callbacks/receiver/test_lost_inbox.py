@@ -49,6 +49,7 @@ async def test_deliveries_go_into_the_spool(tmp_path, lose, caplog):
     assert spooled(tmp_path / "events.db-spool") == 2
     (record,) = [each for each in caplog.records if each.levelno == logging.ERROR and "events.db:" in each.getMessage()]
     assert "restore the file, or restart this process" in record.getMessage()
+    assert record.name == "rbim.callbacks"  # as the page says
 
 
 async def test_in_high_guarantee_mode_the_platform_sends_again(tmp_path, lose):

@@ -2,6 +2,7 @@
 
 import io
 import os
+import subprocess
 import sys
 import threading
 from wsgiref.util import setup_testing_defaults
@@ -126,3 +127,28 @@ def test_each_request_in_a_fork_of_a_started_receiver_is_refused_in_words(receiv
     assert len(lines) == 2
     assert all("started before the server forked" in line for line in lines)
     assert ask(receiver, content(), signed(content())) == (200, b"")
+
+
+def test_the_interpreter_waits_until_it_is_left_although_a_thread_of_a_server_started_it(tmp_path):
+    """Such as a thread of the development server of Django, which is a daemon."""
+    script = tmp_path / "app.py"
+    script.write_text(
+        """
+import sys, threading
+from rbim import Credentials
+from rbim.callbacks import Receiver, SqliteInbox
+
+class Inbox(SqliteInbox):
+    async def __aexit__(self, *error):
+        await super().__aexit__(*error)
+        print("left")
+
+receiver = Receiver(credentials=Credentials(app_id="a" * 32, app_token="b" * 32), sink=Inbox(sys.argv[1]))
+request = threading.Thread(target=receiver.wsgi.start, daemon=True)
+request.start()
+request.join()
+"""
+    )
+    command = [sys.executable, str(script), str(tmp_path / "events.db")]
+    ended = subprocess.run(command, capture_output=True, check=True, encoding="utf-8", timeout=60)
+    assert ended.stdout == "left\n"

@@ -272,6 +272,8 @@ def test_a_replay_is_confirmed_and_the_question_says_how_many_of_which_kind(inbo
     question = f"have 1 event of {inbox} (TEXT 1) handled again"
     assert err.startswith(f"rbim: nothing was replayed: this would {question}, and there is no terminal")
     assert f"To skip the confirmation: rbim callback replay --inbox {inbox} --since 2h --kind TEXT --yes\n" in err
+    err = cli("replay", "--inbox", inbox, "--since", "2020-01-31 09:00:00+08:00", "--kind", "TEXT")[2]
+    assert f"rbim callback replay --inbox {inbox} --since '2020-01-31 09:00:00+08:00' --kind TEXT --yes\n" in err
     monkeypatch.setattr("rbim.cli.confirm.at_terminal", lambda: True)
     monkeypatch.setattr(sys, "stdin", io.StringIO("no\nyes\n"))
     code, out, err = cli("replay", "--inbox", inbox)

@@ -232,6 +232,21 @@ def test_a_list_of_the_quarantine_says_what_the_spool_keeps(inbox, cli):
     assert cli("letters", "list", inbox)[2] == ""
 
 
+def test_what_becomes_a_dead_letter_at_once_is_not_left_in_quarantine(inbox, cli, monkeypatch):
+    readmit = SqliteInbox.requeue
+
+    async def requeue(archive, numbers):  # beside a worker whose handler fails
+        count = await readmit(archive, numbers)
+        with closing(sqlite3.connect(inbox)) as beside, beside:
+            beside.execute("UPDATE event SET state = 2, error = 'it failed' WHERE number = 4")
+        return count
+
+    with closing(sqlite3.connect(inbox)) as plain, plain:  # an update of rbim can read it
+        plain.execute("UPDATE event SET body = ? WHERE number = 4", (event(msgId="late"),))
+    monkeypatch.setattr(SqliteInbox, "requeue", requeue)
+    assert cli("letters", "requeue", inbox, 4, 5, "--json")[:2] == (Exit.REFUSED, '{"events": 1, "left": [5]}\n')
+
+
 def test_what_cannot_be_read_stays_in_quarantine(inbox, cli):
     code, out, err = cli("letters", "requeue", inbox, "--all", "--quarantine")
     assert (code, out) == (Exit.REFUSED, "0 events in quarantine will be handled again\n")

@@ -133,6 +133,18 @@ async def _(bench):
                 await backlog.wait()
 
 
+@CASES.add("waiting: one that is cancelled at once misses nothing for the next")
+async def _(bench):
+    async with bench.open(delivery(1)) as (_inbox, backlog):
+        await anyio.sleep(0.01)  # the backlog has heard of the event
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await backlog.wait()
+        with anyio.move_on_after(5) as patience:
+            await backlog.wait()
+        check(not patience.cancelled_caught, "wait() did not end within 5 s although an event can be claimed")
+
+
 @CASES.add("waiting: it ends when an event is accepted, and may be cancelled")
 async def _(bench):
     async with bench.open() as (inbox, backlog):
