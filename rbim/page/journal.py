@@ -14,11 +14,10 @@ import anyio
 from anyio.to_thread import run_sync
 
 from rbim._support.json_values import json_values
-from rbim.bulk.input.rows import Format
 from rbim.bulk.journal.facts import job_facts, open_to_read
 from rbim.bulk.journal.lock import is_locked
 from rbim.bulk.report.reading import read_report
-from rbim.bulk.report.rows import NOT_DONE, UNUSABLE, rows_of, write_csv, write_rows
+from rbim.bulk.report.rows import NOT_DONE, UNUSABLE, format_of, rows_of, write_csv, write_rows
 from rbim.errors import InvalidRequest
 from rbim.page.server import Answer, FilePage
 
@@ -175,7 +174,7 @@ def written(journal: Path, choice: Mapping[str, Any] | None) -> tuple[IO[bytes],
     try:
         facts = job_facts(journal)
         facts.require_accounts(journal)
-        form = Format(**facts.source["format"])
+        form = format_of(journal, facts.source)
         with _opened(journal) as connection:
             if choice is None:
                 write_rows(file, form, rows_of(connection, NOT_DONE))

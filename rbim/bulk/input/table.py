@@ -326,4 +326,4 @@ def _items(text: str) -> Iterator[tuple[int, Any]]:
         if isinstance(value, (dict, str)) or type(value) is int:
             yield place, value
         else:
-            yield place, bad_row(place, "not a JSON object", repr(value))
+            yield place, bad_row(place, "not a JSON object", json.dumps(value, ensure_ascii=False))

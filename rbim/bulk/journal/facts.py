@@ -114,7 +114,8 @@ def open_to_read(path: Path) -> sqlite3.Connection:
         require_trusted_logs(path)
         real = path.resolve()
         log = real.with_name(f"{real.name}-wal")
-        modes = ["mode=rw", "mode=ro"] if log.exists() and log.stat().st_size else ["mode=rw", "mode=ro&immutable=1"]
+        has_changes = log.exists() and log.stat().st_size > 0
+        modes = ["mode=rw", "mode=ro"] if has_changes else ["mode=rw", "mode=ro&immutable=1"]
         for mode in modes:
             connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=BUSY_TIMEOUT)
             try:
@@ -122,7 +123,14 @@ def open_to_read(path: Path) -> sqlite3.Connection:
                 version = schema_version(connection, path, JOURNAL)
             except BaseException as error:
                 connection.close()
-                if mode == modes[-1] or getattr(error, "sqlite_errorcode", 0) & 0xFF not in NOT_ALLOWED:
+                if getattr(error, "sqlite_errorcode", 0) & 0xFF not in NOT_ALLOWED:
+                    raise
+                if mode == modes[-1] and has_changes:
+                    cause = (
+                        f"its directory cannot be written, and {log} has its latest changes: copy both to another directory"
+                    )
+                    raise _unreadable(path, cause) from error
+                if mode == modes[-1]:
                     raise
             else:
                 if version:

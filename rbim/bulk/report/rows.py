@@ -7,19 +7,19 @@ import json
 import re
 from codecs import getwriter
 from functools import lru_cache
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from rbim._support.text import no_formula, one_line
-from rbim.bulk.input.rows import ADDED
+from rbim.bulk.input.rows import ADDED, Format
 from rbim.bulk.work import AccountState, RequestState
+from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from pathlib import Path
 
-    from rbim.bulk.input.rows import Format
-
-__all__ = ["NOT_DONE", "NUMBERS", "REACHED", "UNUSABLE", "ReportRow", "rows_of", "write_csv", "write_rows"]
+__all__ = ["NOT_DONE", "NUMBERS", "REACHED", "UNUSABLE", "ReportRow", "format_of", "rows_of", "write_csv", "write_rows"]
 
 NOT_DONE = ("refused", "failed", "unknown", "skipped")
 """States of accounts that are not done; ``skipped`` ones were not sent."""
@@ -139,6 +139,13 @@ def write_csv(stream: IO[bytes], rows: Iterable[ReportRow], *, mark: bool) -> No
 
 MAX_REASON = 500
 """Characters of a reason that are written."""
+
+
+def format_of(journal: Path, source: Mapping[str, Any]) -> Format:
+    """Return the format of a job's input. Raises InvalidRequest if the input was not read completely."""
+    if "format" not in source:
+        raise InvalidRequest(f"{journal}: the input was not read completely: there are no rows to write", field="journal")
+    return Format(**source["format"])
 
 
 def write_rows(stream: IO[bytes], form: Format, rows: Iterable[ReportRow]) -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from rbim._support.private_files import private_stream
-from rbim.bulk.input.rows import Format
 from rbim.bulk.journal.facts import open_to_read
 from rbim.bulk.report.plot import ENDINGS, plot_report
-from rbim.bulk.report.rows import NOT_DONE, rows_of, write_csv, write_rows
+from rbim.bulk.report.rows import NOT_DONE, format_of, rows_of, write_csv, write_rows
 from rbim.cli.errors import require
 from rbim.cli.jobs.input import STANDARD
 from rbim.errors import InvalidRequest
@@ -63,7 +62,7 @@ class Files:
                     if flag == "--csv":
                         write_csv(stream, rows_of(connection), mark=str(file) != STANDARD)
                     else:
-                        write_rows(stream, Format(**report.source["format"]), rows_of(connection, states[flag]))
+                        write_rows(stream, format_of(self._journal, report.source), rows_of(connection, states[flag]))
             except sqlite3.Error as error:
                 raise InvalidRequest(f"{self._journal}: {error}", field="journal") from error
 

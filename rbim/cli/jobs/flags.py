@@ -104,8 +104,8 @@ class StartFlags:
         The journal (default: the input's name with .invite.journal or .remove.journal; for standard input, a new file in
         the working directory).
     dry_run
-        Only print what would be sent; needs no credentials and writes no journal. It warns of groups with more accounts
-        than any group can hold.
+        Only print what would be sent; needs no credentials and writes no journal. For an invitation it warns of groups with
+        more accounts than any group can hold.
     """
 
     chunk: Annotated[Count | None, PACE] = None

@@ -383,6 +383,11 @@ def test_each_bad_json_row_says_what_is_wrong():
     found = bad(rows)
     assert list(found) == [line for line, reason in enumerate(reasons.values(), 1) if reason]
     assert [line for line, reason in enumerate(reasons.values(), 1) if reason and reason not in found[line]] == []
+    rows = read('[{"group": "g", "account": "1"}, null, [true, "群"]]')
+    assert [each for each in rows if isinstance(each, BadRow)] == [
+        BadRow(2, "not a JSON object", "null"),
+        BadRow(3, "not a JSON object", '[true, "群"]'),
+    ]
 
 
 def test_a_quote_that_is_not_closed_costs_one_line_however_much_follows():

@@ -1,12 +1,14 @@
 """Journals that cannot be read: one clear error with the cause."""
 
 import random
+import sqlite3
 
 import anyio
 import pytest
 
 from helpers.jobs import world
 from rbim.bulk import InviteJob, Row, open_job, read_report
+from rbim.bulk.journal import facts
 from rbim.bulk.journal.facts import damage_of
 from rbim.errors import InvalidRequest
 
@@ -40,3 +42,19 @@ def test_random_damage_is_never_called_a_bug(finished):
             else:
                 said += found is not None and isinstance(found, InvalidRequest)
     assert said > 10
+
+
+def test_without_its_directory_a_journal_with_a_log_is_to_be_copied(finished, monkeypatch):
+    def cannot_open(*_):
+        error = sqlite3.OperationalError("unable to open database file")
+        error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+        raise error
+
+    monkeypatch.setattr(facts, "schema_version", cannot_open)
+    with pytest.raises(InvalidRequest, match="cannot be read: unable to open database file"):
+        read_report(finished)
+    finished.with_name(f"{finished.name}-wal").write_bytes(b"changes")
+    with pytest.raises(
+        InvalidRequest, match=r"directory cannot be written, and .*-wal has .*: copy both to another directory"
+    ):
+        read_report(finished)

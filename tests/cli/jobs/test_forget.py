@@ -11,6 +11,7 @@ import pytest
 from helpers.jobs import world
 from rbim.bulk import InviteJob, Row
 from rbim.bulk.journal.lock import JobLock
+from rbim.bulk.journal.schema import JOURNAL
 from rbim.cli.exit_codes import JobExit
 from rbim.emulator.faults import Status
 
@@ -102,7 +103,10 @@ def test_an_unfinished_job_needs_a_flag_and_a_running_one_stays(cli, tmp_path):
 def test_what_cannot_be_read_is_one_clear_line(cli, journal):
     before = journal.read_bytes()
     for change, said in [
-        ("PRAGMA user_version = 99", "its schema has version 99, and this rbim knows 7 at most: update rbim"),
+        (
+            "PRAGMA user_version = 99",
+            f"its schema has version 99, and this rbim knows {JOURNAL.version} at most: update rbim",
+        ),
         ("PRAGMA application_id = 1", "cannot be a job's journal: it is a database of another application"),
         ("UPDATE job SET settings = '{', source = '['", "it is damaged"),
         ("UPDATE job SET erased = 0", "the erasure of its accounts was interrupted"),

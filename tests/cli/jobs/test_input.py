@@ -109,6 +109,9 @@ def test_too_many_bad_rows_send_nothing_and_the_corrected_file_is_sent_by_the_sa
             assert ("Nothing was sent. " in err and "run the same command again, or delete it" in err) == (not dry)
         (listed,) = json.loads(cli("job", "list", "--json")[1])
         assert (listed["state"], listed["accounts"]["total"]) == ("loading", 0)
+        code, _, err = cli("job", "report", "m.csv.invite.journal", "--not-done", "rest.csv")
+        assert (code, Path("rest.csv").exists()) == (JobExit.USAGE, False)
+        assert "the input was not read completely" in err
         assert not platform.requests.records
         write_csv("m.csv", rows_of(group))
         assert cli("invite", "m.csv", "--max-bad", limit)[0] == JobExit.DONE

@@ -107,6 +107,15 @@ def test_a_journal_that_is_gone_is_told_and_comes_back(finished):
     assert asked(page, "/state")[0].status_code == 200
 
 
+@pytest.mark.usefixtures("platform")
+def test_of_an_input_that_was_not_read_completely_nothing_can_be_downloaded(cli):
+    Path("bad.csv").write_text("group,account\ng1,\n")
+    assert cli("invite", "bad.csv", "--max-bad", "0")[0] == JobExit.USAGE
+    page = journal_page(Path("bad.csv.invite.journal").absolute(), {})
+    for download in asked(page, "/download?not_done=", "/download?state=refused"):
+        assert (download.status_code, "was not read completely" in download.json()["error"]) == (400, True)
+
+
 def test_erased_accounts_cannot_be_downloaded(cli, finished):
     assert cli("job", "forget", str(finished), "--yes")[0] == 0
     state, download = asked(journal_page(finished, {}), "/state", "/download?state=refused")
