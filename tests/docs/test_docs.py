@@ -2,6 +2,7 @@
 
 import json
 import os
+import pkgutil
 import re
 
 import pytest
@@ -175,6 +176,20 @@ def rows_of(page, head):
     text = (ROOT / page).read_text(encoding="utf-8")
     table = text[text.index(head) :].split("\n\n")[0]
     return [row for row in re.findall(r"^\| (.*?) \|", table, re.MULTILINE)[1:] if set(row) != {"-"}]
+
+
+def test_the_api_reference_names_only_what_there_is():
+    wrong = []
+    for page in sorted((ROOT / "docs" / "api").glob("*.rst")):
+        module = ""
+        for kind, name in re.findall(r"^\.\. (auto\w+|currentmodule):: ([\w.]+)", page.read_text(), re.MULTILINE):
+            full = name if name.startswith("rbim.") or name == "rbim" else f"{module}.{name}"
+            module = name if kind == "currentmodule" else module
+            try:
+                pkgutil.resolve_name(full)
+            except (ImportError, AttributeError):
+                wrong.append((page.name, full))
+    assert wrong == []
 
 
 def test_the_readme_has_every_outcome():

@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+from datetime import UTC, datetime
 
 import pytest
 
 from helpers.pages import blocks_of
 from helpers.rawclient import connected, signed
 from helpers_ci.recipes import serving
+from rbim.emulator import Emulator
+from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.faults import Fault, ResetAfter, Status
 from rbim.operations import catalogue
 
@@ -81,6 +84,25 @@ async def test_a_window_that_was_hidden_resumes_without_a_gap(emulator, server, 
     await expect(rows(panel)).to_have_count(6)
     await expect(rows(panel).first).to_contain_text("hidden 4")
     await expect(rows(panel).last).to_contain_text("seen")
+
+
+async def test_times_are_those_of_an_emulator_that_came_between_two_questions(server, opened, served):
+    window = await opened(server.url)
+    await expect(window.locator("#state")).to_have_text("Live")
+    other = Emulator(clock=EmulatedClock(datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)))
+    successor = await served(other)
+    await create(other, successor)
+
+    async def answered_by_the_successor(route):
+        path = route.request.url.removeprefix(server.url)
+        await route.fulfill(response=await route.fetch(url=successor.url + path))
+
+    await window.route("**/live/*", answered_by_the_successor)
+    row = rows(window.locator("#panel-requests")).first
+    await expect(row).to_contain_text("CreateGroup")
+    of_clock = await window.evaluate("new Date('2026-03-04T05:06:07Z').toLocaleTimeString('en-GB')")
+    await expect(row.locator("td").nth(1)).to_have_text(of_clock)
+    await window.unroute_all(behavior="wait")
 
 
 # Groups, tasks, accounts.

@@ -164,8 +164,8 @@ function onState(now, levels) {
         state.className = `pill ${kind}`;
         state.textContent = text;
     }
-    if (now === "open" && connection !== "open") {
-        // the clock says which second of its own is which moment
+    if (now === "open" && (connection !== "open" || levels.requests.start)) {
+        // the clock says which second of its own is which moment; at a start it may be that of another emulator
         page.epoch = Date.parse(levels.clock.now) - levels.clock.monotonic * 1000;
         views.requests.draw();
     }
