@@ -4,7 +4,6 @@ import importlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from attrs import frozen
 
 from helpers.paths import DOCS, ROOT
+from helpers.sockets import free_port
 
 FENCE = re.compile(r"^( *)```(\S+)\n(.*?)^\1```$", flags=re.DOTALL | re.MULTILINE)
 ANSWERED = re.compile(r"\d\d:\d\d:\d\d\.\d{3}  ")  # a line of the emulator for a request
@@ -85,9 +85,7 @@ def run_newcomer(commands, where):
 
     On a free port. A person waits two seconds; a busy machine waits until somebody listens, or nobody is left to do so.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     listens = f"(: < /dev/tcp/127.0.0.1/{port}) 2> /dev/null"
     wait = f"sleep() {{ until {listens}; do kill -0 $! && command sleep 0.05 || return 1; done; }}"
     script = "\n".join([wait, *commands, "kill $!", "wait"])

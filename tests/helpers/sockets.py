@@ -1,6 +1,8 @@
 """What sockets of this machine can."""
 
+import random
 import socket
+from contextlib import suppress
 
 
 def speaks_ipv6():
@@ -12,6 +14,8 @@ def speaks_ipv6():
 
 
 def free_port():
-    """A port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
+    """A port that was free a moment ago, below those that the system gives to connections, which may take it at once."""
+    for port in random.SystemRandom().sample(range(15_000, 32_000), 100):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise RuntimeError("none of 100 ports is free")
