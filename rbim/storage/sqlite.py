@@ -55,7 +55,7 @@ class FileKind:
     cache: int = 2000  # KiB of pages that SQLite keeps in memory
     secure_delete: bool = False  # overwrite what is deleted
     stays_in_place: bool = False
-    log: str = "rbim"  # the logger that is told when it does not
+    log: str = "rbim"  # the logger for a file that was moved or replaced
 
 
 class InPlace:

@@ -193,7 +193,7 @@ class Copier:
         self._clock = world.clock
         self._count = 0
         self._active: set[_ActiveAttempt] = set()
-        self._next_change: anyio.Event | None = None  # that somebody waits for
+        self._next_change: anyio.Event | None = None  # set at the next change, if a task waits for it
         world.listeners.append(self.notify)
 
     # Messages.
