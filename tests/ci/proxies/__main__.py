@@ -30,8 +30,8 @@ CALLS = [
     ("5 restarts", restarts, {"times": 5}, ALL),
     ("pauses of its keep-alive time, 1 s", idle, {"seconds": 1, "calls": 800}, ALL),
     ("pauses of its keep-alive time, 0.2 s", idle, {"seconds": 0.2, "calls": 3000}, ALL),
-    ("rate limit, answered 429", limited, {"status": 429, "calls": 1000}, ALL),
-    ("rate limit, answered 503", limited, {"status": 503, "calls": 1000}, ALL),
+    ("rate limit, answered 429", limited, {"status": 429, "calls": 300}, ALL),
+    ("rate limit, answered 503", limited, {"status": 503, "calls": 300}, ALL),
     ("platform resets after it has acted", repeats, {"again": False, "calls": 1000}, ALL),
     ("the same; the proxy repeats every request", repeats, {"again": True, "calls": 1000}, ALL),
 ]
