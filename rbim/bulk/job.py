@@ -10,7 +10,7 @@ from anyio.to_thread import run_sync
 from attrs import field, frozen
 
 from rbim.bulk.journal.facts import DIALECT, job_facts
-from rbim.bulk.journal.journal import Journal, OnUnknown, Selection
+from rbim.bulk.journal.journal import Journal, OnUnknown, RetryFilter
 from rbim.bulk.journal.loading import InputDigest
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.run import Run, load_input
@@ -171,7 +171,7 @@ class Job(Generic[R]):
             raise InvalidRequest(
                 "retry: neither failed nor unknown nor refused was selected: use failed=True, for example", field="failed"
             )
-        selection = Selection(states, _texts("reasons", reasons), _texts("groups", groups))
+        selection = RetryFilter(states, _texts("reasons", reasons), _texts("groups", groups))
         return Run(self._parts, retried=selection)
 
     async def report(self) -> Report:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from rbim.bulk.journal.journal import OnUnknown, Selection
+    from rbim.bulk.journal.journal import OnUnknown, RetryFilter
     from rbim.bulk.journal.loading import Rows
     from rbim.bulk.progress import Phase, Snapshot
     from rbim.bulk.report.model import Report
@@ -82,7 +82,7 @@ class Run:
         *,
         rows: Rows | None = None,
         on_unknown: OnUnknown = "auto",
-        retried: Selection | None = None,
+        retried: RetryFilter | None = None,
         limit: int | None = None,
     ) -> None:
         if limit is not None and (not isinstance(cast("object", limit), int) or isinstance(limit, bool) or limit < 1):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rbim.postgres.shared_rate import SlotSource
     from rbim.timeouts import Deadlines
 
-__all__ = ["Admission", "Refused"]
+__all__ = ["Admission", "NotAdmitted"]
 
 LONGEST_NEED = 0.9
 """Share of a call's deadline that an attempt is expected to take at most: a call that need not wait is always sent."""
@@ -59,7 +59,7 @@ LEAST_SLEEP = 0.001
 """Seconds; some event loops wake up a little too early again and again when they are to sleep for less."""
 
 
-class Refused(Exception):
+class NotAdmitted(Exception):
     """The limits do not let the request leave in time, or the client is closed; nothing was sent for it now."""
 
 
@@ -173,7 +173,7 @@ class Admission:
         level: int = NORMAL,
         now: float | None = None,
     ) -> float:
-        """Wait until the request may leave, take a place and tokens, and return the time. Raises Refused.
+        """Wait until the request may leave, take a place and tokens, and return the time. Raises NotAdmitted.
 
         It must be answered before ``latest``. ``deadline`` is the seconds of its call, ``attempt`` those of one attempt.
         ``now``: the time, if it is known; exactly this is returned if the request need not wait.
@@ -187,7 +187,7 @@ class Admission:
         waiter = Waiter(demand, now=now, latest=latest, deadline=deadline, attempt=attempt, level=level)
         if self._is_hopeless(waiter, now) and not self._makes_way(waiter, now):
             self.refused += 1
-            raise Refused
+            raise NotAdmitted
         self._add(waiter, now)
         try:
             if self._admitted(waiter, now):
@@ -196,7 +196,7 @@ class Admission:
                 await self._wait(waiter, now)
                 now = self._monotonic()
                 if not self._admitted(waiter, now) and now >= latest:
-                    raise Refused  # noqa: TRY301  # it is withdrawn below, as any other that ends here
+                    raise NotAdmitted  # noqa: TRY301  # it is withdrawn below, as any other that ends here
         except BaseException:
             self._withdraw(waiter)
             raise
@@ -322,12 +322,12 @@ class Admission:
             self._refuse(waiter)
 
     def _admitted(self, waiter: Waiter, now: float) -> bool:
-        """Return whether a waiting call leaves now; then it has its place and its tokens. Raises Refused."""
+        """Return whether a waiting call leaves now; then it has its place and its tokens. Raises NotAdmitted."""
         while True:
             self._grant(now)
             if waiter.state == "refused":
                 self.refused += not self._closed
-                raise Refused
+                raise NotAdmitted
             if waiter.state != "granted":
                 return False
             next_at = self._next_at

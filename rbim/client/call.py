@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from attrs import evolve, frozen
 
-from rbim.client.admission import Refused
+from rbim.client.admission import NotAdmitted
 from rbim.errors import (
     ApiError,
     Attempt,
@@ -278,7 +278,7 @@ class Call(Generic[R]):
                 level=settings.level,
                 now=start,
             )
-        except Refused:
+        except NotAdmitted:
             if shared.state != "open":
                 raise self._client_closed(Outcome.NOT_SENT) from None
             raise self._not_admitted() from self._failure

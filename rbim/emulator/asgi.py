@@ -31,8 +31,8 @@ __all__ = [
     "PRODUCT",
     "RECORD",
     "EmulatorApp",
-    "Exchange",
     "ExchangeLog",
+    "KeptExchange",
     "RequestConnection",
     "failure",
     "write",
@@ -85,7 +85,7 @@ NO_TUNNEL = failure(405, "CONNECT is not described: operations are posted")
 
 
 @define(eq=False)
-class Exchange:
+class KeptExchange:
     """One request as it arrived, and its answer. ``took`` is in seconds of the emulator's clock, None before the answer.
 
     ``response`` is None if the emulator failed to answer. Both bodies are without the end of long ones; ``size`` and
@@ -107,19 +107,19 @@ class ExchangeLog:
     """The last :data:`KEPT` exchanges, by the numbers of their requests."""
 
     def __init__(self) -> None:
-        self._slots: list[Exchange | None] = [None] * KEPT
+        self._slots: list[KeptExchange | None] = [None] * KEPT
 
-    def begin(self, record: RecordedRequest, scope: Scope, body: bytes, response: Response | None) -> Exchange:
+    def begin(self, record: RecordedRequest, scope: Scope, body: bytes, response: Response | None) -> KeptExchange:
         """Keep an exchange in the place of an old one; the caller notes ``took`` at its end."""
         size, answer_size = len(body), 0 if response is None else len(response.body)
         if response is not None and answer_size > MAX_BODY:
             response = Response(response.status, response.headers, response.body[:MAX_BODY])
         method, query, headers = scope["method"], scope["query_string"], scope["headers"]
-        kept = Exchange(record, method, query, headers, body[:MAX_BODY], size, response, answer_size)
+        kept = KeptExchange(record, method, query, headers, body[:MAX_BODY], size, response, answer_size)
         self._slots[record.number % KEPT] = kept
         return kept
 
-    def of(self, record: RecordedRequest) -> Exchange | None:
+    def of(self, record: RecordedRequest) -> KeptExchange | None:
         """Return the exchange of a request, or None if it is not kept."""
         kept = self._slots[record.number % KEPT]
         return kept if kept is not None and kept.record is record else None

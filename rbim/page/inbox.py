@@ -14,14 +14,14 @@ from attrs import asdict
 from rbim._support.text import headline
 from rbim.callbacks.events import document_of
 from rbim.errors import CallbackRejected, InvalidRequest
-from rbim.page.server import Answer, FilePage
+from rbim.page.server import FilePage, PageResponse
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from rbim.callbacks.inbox.protocols import StoredEvent
     from rbim.callbacks.inbox.stored import Archive
-    from rbim.page.server import Call
+    from rbim.page.server import PageRequest
 
 __all__ = ["inbox_page"]
 
@@ -60,10 +60,10 @@ class _InboxAnswers:
         self._inbox = inbox
         self._name = name
         self._reading = anyio.Lock()
-        self._state: Answer | None = None
+        self._state: PageResponse | None = None
         self._rest_until = 0.0
 
-    async def state(self, _: Call) -> Answer:
+    async def state(self, _: PageRequest) -> PageResponse:
         """Return the numbers of events by state, how old the oldest waiting one is, and the deliveries over time."""
         async with self._reading:
             if self._state is None or time.monotonic() >= self._rest_until:
@@ -71,14 +71,14 @@ class _InboxAnswers:
                 with _readable():
                     counts, lag = asdict(await self._inbox.counts()), await self._inbox.lag()
                     received = await self._inbox.received()
-                self._state = Answer.of(
+                self._state = PageResponse.of(
                     {"inbox": self._name, "counts": counts, "lag": round(lag, 1), "chart": _chart(received)}
                 )
                 ended = time.monotonic()
                 self._rest_until = ended + max(SHORTEST_PAUSE, (SHARE - 1) * (ended - began))
             return self._state
 
-    async def events(self, call: Call) -> Answer:
+    async def events(self, call: PageRequest) -> PageResponse:
         """Return events, the newest first: of one state, with one headline of their error, or with a text anywhere."""
         state, reason = call.query.get("state") or None, call.query.get("reason")
         if state not in {None, *STATES}:
@@ -96,14 +96,14 @@ class _InboxAnswers:
                         found.append(_shown(event))
                         if len(found) == LISTED:
                             break
-        return Answer.of({"rows": found, "more": more and before > 1, "before": before})
+        return PageResponse.of({"rows": found, "more": more and before > 1, "before": before})
 
-    async def event(self, call: Call) -> Answer:
+    async def event(self, call: PageRequest) -> PageResponse:
         """Return one event, with its whole error and its body."""
         event = await self._numbered(call.number("number"))
         body = _document(event.body)
         text = None if body is not None else event.body.decode("utf-8", "backslashreplace")
-        return Answer.of({**_shown(event), "error": event.error, "body": body, "text": text})
+        return PageResponse.of({**_shown(event), "error": event.error, "body": body, "text": text})
 
     async def _numbered(self, number: int) -> StoredEvent:
         with _readable():
@@ -112,7 +112,7 @@ class _InboxAnswers:
             raise InvalidRequest("it is not there any more", field="number")
         return found[0]
 
-    async def reasons(self, call: Call) -> Answer:
+    async def reasons(self, call: PageRequest) -> PageResponse:
         """Return how many dead letters, or events in quarantine, have which headline of an error, the most first.
 
         They are counted among the newest 20,000.
@@ -124,19 +124,19 @@ class _InboxAnswers:
                 counts.update(headline(each.error) for each in page)
                 before = page[-1].number
         listed = [{"reason": reason, "events": count} for reason, count in counts.most_common(REASONS)]
-        return Answer.of(
+        return PageResponse.of(
             {"reasons": listed, "counted": counts.total(), "others": len(counts) - len(listed), "more": bool(page)}
         )
 
-    async def requeue(self, call: Call) -> Answer:
+    async def requeue(self, call: PageRequest) -> PageResponse:
         """Let one letter, or all with an error, be handled again; return how many, and how many cannot be."""
         return await self._act(call, discard=False)
 
-    async def discard(self, call: Call) -> Answer:
+    async def discard(self, call: PageRequest) -> PageResponse:
         """Delete one letter, or all with an error; return how many."""
         return await self._act(call, discard=True)
 
-    async def _act(self, call: Call, *, discard: bool) -> Answer:
+    async def _act(self, call: PageRequest, *, discard: bool) -> PageResponse:
         state, number, reason = _letters_of(call.document), call.document.get("number"), call.document.get("reason")
         if (number is None) == (reason is None):
             raise InvalidRequest("give a number or a reason", field="number")
@@ -159,7 +159,7 @@ class _InboxAnswers:
                     numbers = [each.number for each in page if headline(each.error) == reason]
                     asked, done = asked + len(numbers), done + await act(numbers)
         self._rest_until = 0.0  # the next answer about the state has these
-        return Answer.of({"events": done, "left": asked - done})
+        return PageResponse.of({"events": done, "left": asked - done})
 
 
 def _letters_of(values: Mapping[str, Any]) -> str:

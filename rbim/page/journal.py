@@ -19,14 +19,14 @@ from rbim.bulk.journal.lock import is_locked
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.report.rows import NOT_DONE, UNUSABLE, format_of, rows_of, write_csv, write_rows
 from rbim.errors import InvalidRequest
-from rbim.page.server import Answer, FilePage
+from rbim.page.server import FilePage, PageResponse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Mapping
     from pathlib import Path
 
     from rbim.bulk.report.model import Report
-    from rbim.page.server import Call
+    from rbim.page.server import PageRequest
 
 __all__ = ["accounts_of", "journal_page", "reason_of_pace", "written"]
 
@@ -76,11 +76,11 @@ class _JournalAnswers:
         self._journal = journal
         self._commands = commands
         self._reading, self._searching, self._writing = anyio.Lock(), anyio.Lock(), anyio.Lock()
-        self._state: Answer | None = None
+        self._state: PageResponse | None = None
         self._seen: object = None
         self._rest_until = 0.0
 
-    async def state(self, _: Call) -> Answer:
+    async def state(self, _: PageRequest) -> PageResponse:
         """Return the report, the settings, and whether the job runs; the same again while nothing has changed."""
         async with self._reading:
             if self._state is None or time.monotonic() >= self._rest_until:
@@ -109,15 +109,15 @@ class _JournalAnswers:
             "why": reason_of_pace(report, settings) if running else report.state,
             "report": {"done_word": report.done_word, **report.to_dict()},
         }
-        self._state, self._seen = Answer.of(document), seen
+        self._state, self._seen = PageResponse.of(document), seen
 
-    async def accounts(self, call: Call) -> Answer:
+    async def accounts(self, call: PageRequest) -> PageResponse:
         """Return accounts of one outcome or reason, or those with a text in their name."""
         choice, after = _choice_of(call.query), call.number("after")
         async with self._searching:
-            return Answer.of(await run_sync(accounts_of, self._journal, choice, after))
+            return PageResponse.of(await run_sync(accounts_of, self._journal, choice, after))
 
-    async def download(self, call: Call) -> Answer:
+    async def download(self, call: PageRequest) -> PageResponse:
         """Return a file: the accounts of a choice as CSV, or with ``not_done`` those in the format of the input."""
         choice = None if "not_done" in call.query else _choice_of(call.query)
         async with self._writing:
@@ -130,7 +130,7 @@ class _JournalAnswers:
             "content-length": str(length),
             "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
         }
-        return Answer(content_type="application/octet-stream", body=_parts(file), headers=headers)
+        return PageResponse(content_type="application/octet-stream", body=_parts(file), headers=headers)
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:

@@ -30,7 +30,7 @@ from rbim.page.assets import Page, send_answer
 if TYPE_CHECKING:
     from rbim._support.asgi import Receive, Scope, Send
 
-__all__ = ["Answer", "Call", "FilePage", "Handler", "serve_page"]
+__all__ = ["FilePage", "Handler", "PageRequest", "PageResponse", "serve_page"]
 
 LOOPBACK = "127.0.0.1"
 MOST_OF_BODY = 64 * 1024  # bytes
@@ -41,7 +41,7 @@ TEXT = "text/plain; charset=utf-8"
 
 
 @frozen(kw_only=True)
-class Call:
+class PageRequest:
     """A request that has passed the checks: its query (the first value of each name), and the JSON of its body."""
 
     query: Mapping[str, str] = field(factory=dict[str, str])
@@ -56,7 +56,7 @@ class Call:
 
 
 @frozen(kw_only=True)
-class Answer:
+class PageResponse:
     """The answer to a request. ``body`` is bytes, or parts that are sent as they come."""
 
     status: int = 200
@@ -65,14 +65,14 @@ class Answer:
     headers: Mapping[str, str] = field(factory=dict[str, str])
 
     @classmethod
-    def of(cls, document: Any, status: int = 200) -> Answer:  # JSON
+    def of(cls, document: Any, status: int = 200) -> PageResponse:  # JSON
         """Return an answer with a JSON document."""
         return cls(status=status, body=json.dumps(document))
 
 
-Handler = Callable[[Call], Awaitable[Answer]]
+Handler = Callable[[PageRequest], Awaitable[PageResponse]]
 
-NOT_FOUND = Answer(status=404, content_type=TEXT, body=b"not found\n")
+NOT_FOUND = PageResponse(status=404, content_type=TEXT, body=b"not found\n")
 
 
 class FilePage:
@@ -87,13 +87,13 @@ class FilePage:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if (why := self._guard.refusal(scope)) is not None:
-            await _send(send, Answer(status=403, content_type=TEXT, body=f"{why}\n".encode()))
+            await _send(send, PageResponse(status=403, content_type=TEXT, body=f"{why}\n".encode()))
         elif self._files.serves(scope["path"]):
             await self._files(scope, receive, send)
         elif (answer := await self._answer(scope, receive)) is not None:
             await _send(send, answer)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer | None:
+    async def _answer(self, scope: Scope, receive: Receive) -> PageResponse | None:
         """Return the answer, or None if the client has left before it sent its whole body."""
         handler = self._routes.get((scope["method"], scope["path"]))
         given: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]
@@ -102,24 +102,24 @@ class FilePage:
         document: Any = {}
         if scope["method"] == "POST":
             if not is_json(scope):
-                return Answer.of({"error": "send application/json"}, 415)
+                return PageResponse.of({"error": "send application/json"}, 415)
             try:
                 body = await body_of(receive, MOST_OF_BODY)
                 document = json.loads(body or b"{}")
             except (TooLarge, json.NotJson) as error:
-                return Answer.of({"error": str(error)}, 400)
+                return PageResponse.of({"error": str(error)}, 400)
             if body is None:
                 return None
             if not isinstance(document, dict):
-                return Answer.of({"error": "the body is not a JSON object"}, 400)
+                return PageResponse.of({"error": "the body is not a JSON object"}, 400)
         query = dict(reversed(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)))
         try:
-            return await handler(Call(query=query, document=cast("dict[str, Any]", document)))
+            return await handler(PageRequest(query=query, document=cast("dict[str, Any]", document)))
         except InvalidRequest as error:
-            return Answer.of({"error": error.message}, 400)
+            return PageResponse.of({"error": error.message}, 400)
 
 
-async def _send(send: Send, answer: Answer) -> None:
+async def _send(send: Send, answer: PageResponse) -> None:
     headers = {"content-type": answer.content_type, "cache-control": "no-store", **answer.headers}
     await send_answer(send, answer.status, headers, answer.body)
 

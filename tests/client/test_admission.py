@@ -25,7 +25,7 @@ from rbim import (
     Rate,
     SystemClock,
 )
-from rbim.client.admission import Admission, AttemptTimes, Refused
+from rbim.client.admission import Admission, AttemptTimes, NotAdmitted
 from rbim.client.limits import LOW, NORMAL, Demands
 from rbim.emulator.clock import EmulatedClock
 
@@ -113,7 +113,7 @@ async def test_a_place_that_is_granted_and_reached_too_late_is_free_again():
     await enter(limiter)
 
     async def late() -> None:
-        with pytest.raises(Refused):
+        with pytest.raises(NotAdmitted):
             await limiter.enter(READ, latest=5.0, deadline=5.0, attempt=5.0)
 
     async with create_task_group() as tasks:

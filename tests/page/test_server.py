@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from rbim.page.assets import SECURITY_HEADERS
-from rbim.page.server import Answer, FilePage
+from rbim.page.server import FilePage, PageResponse
 
 SITE = "http://127.0.0.1:4321"
 NOT_FOUND = (404, "not found\n")
@@ -18,14 +18,14 @@ def page():
 
     async def echo(call):
         asked.append(call)
-        return Answer.of({"query": dict(call.query), "document": dict(call.document), "number": call.number("number")})
+        return PageResponse.of({"query": dict(call.query), "document": dict(call.document), "number": call.number("number")})
 
     async def parts(_):
         async def parted():
             for each in (b"a", b"b", b"c"):
                 yield each
 
-        return Answer(content_type="text/csv", body=parted())
+        return PageResponse(content_type="text/csv", body=parted())
 
     page = FilePage("journal", {("GET", "/echo"): echo, ("POST", "/echo"): echo, ("GET", "/parts"): parts})
     page.asked, page.right = asked, {"authorization": f"Bearer {page.token}"}

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from rbim.bulk.work import Settlement, Work
     from rbim.clock import Clock
 
-__all__ = ["Ended", "Journal", "OnUnknown", "Sample", "Selection"]
+__all__ = ["Ended", "Journal", "OnUnknown", "RetryFilter", "Sample"]
 
 OnUnknown = Literal["auto", "resend", "report"]
 
@@ -132,7 +132,7 @@ class Ended(NamedTuple):
     elapsed: float
 
 
-class Selection(NamedTuple):
+class RetryFilter(NamedTuple):
     """The accounts to send again: in one of the states, and with one of the reasons and groups unless these are empty.
 
     A reason is the whole text or the code of the reason of an account.
@@ -258,7 +258,7 @@ class Journal:
             self.database.execute(GIVE_UP, (after, reason, number))
             self.database.execute(SETTLE, (AccountState.UNKNOWN, number, reason, sender_group, chunk))
 
-    def retry(self, selection: Selection) -> int:
+    def retry(self, selection: RetryFilter) -> int:
         """Let the accounts of a selection wait again, in new chunks; return their number.
 
         Raises InvalidRequest if other accounts wait, or if no account has one of the reasons and groups.

@@ -101,6 +101,8 @@ class ReceiverWsgi:
 
     def stop(self) -> None:
         """Leave the receiver; wait until running handlers have ended or their ``drain`` is over. Answers are 503 then."""
+        if self._pid != os.getpid():  # it was not started, or in the process that forked
+            return
         with self._lock:
             running, self._running = self._running, None
         if running is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +16,7 @@ from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import require
 from rbim.cli.exit_codes import Exit
 from rbim.cli.flag_types import FileName, Json  # noqa: TC001  # cyclopts reads it
+from rbim.cli.global_flags import quoted_words
 from rbim.cli.json_output import show_json
 from rbim.cli.printable import counted
 
@@ -143,10 +143,10 @@ def replay(
     if not yes:
         kinds = with_archive(inbox, lambda one: one.replayable(moment, chosen))
         action = f"have {counted(sum(kinds.values()), 'event')} of {shown_inbox(inbox)} ({shown_kinds(kinds)}) handled again"
-        flags = "".join(
-            f" {flag} {shlex.quote(text)}" for flag, text in (("--since", since), ("--kind", kind)) if text is not None
-        )
-        unasked = f"rbim callback replay --inbox {shown_inbox(inbox)}{flags} --yes"
+        words = ["--inbox", shown_inbox(inbox)]
+        words += ["--since", since] if since is not None else []
+        words += ["--kind", kind] if kind is not None else []
+        unasked = quoted_words("rbim", "callback", "replay", *words, "--yes")
         if kinds and not confirmed(action, unasked, unchanged="nothing was replayed"):
             return Exit.USAGE
     count = with_archive(inbox, lambda one: one.replay(moment, chosen))

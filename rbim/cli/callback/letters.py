@@ -27,6 +27,7 @@ from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import print_error, print_note
 from rbim.cli.exit_codes import Exit
 from rbim.cli.flag_types import Flag, Json  # noqa: TC001  # cyclopts reads it
+from rbim.cli.global_flags import quoted_words
 from rbim.cli.json_output import show_json
 from rbim.cli.output import print_rows
 from rbim.cli.printable import counted, escaped, printable
@@ -309,7 +310,7 @@ def discard(  # noqa: PLR0913  # flags, each with a default
         words = ["--all"] if every else [*map(str, numbers[:NAMED]), *(["..."] if len(numbers) > NAMED else [])]
         words += ["--before", moment.isoformat()] if moment is not None else []
         words += ["--quarantine"] if quarantine else []
-        unasked = f"rbim callback letters discard {shown_inbox(inbox)} {' '.join(words)} --yes"
+        unasked = quoted_words("rbim", "callback", "letters", "discard", shown_inbox(inbox), *words, "--yes")
         if not confirmed(f"permanently delete {which}: {LOST}", unasked, unchanged="nothing was deleted"):
             return Exit.USAGE
     count = with_archive(inbox, delete) if expected else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
 from logging import CRITICAL
 from threading import Thread
@@ -23,6 +24,7 @@ from rbim.cli.exit_codes import Exit
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
     from rbim.cli.callback.options import WorkOptions
@@ -46,6 +48,16 @@ def run(handlers: str, options: WorkOptions) -> int:  # noqa: C901  # in order
     if options.around is not None and not callable(cast("object", around)):
         cause = f"it is {_kind(around)}, not a function that returns an async context manager"
         raise _unusable("--around", options.around, cause)
+
+    @asynccontextmanager
+    async def entered() -> AsyncGenerator[object]:
+        async with AsyncExitStack() as stack:
+            try:
+                resource = await stack.enter_async_context(around())
+            except Exception as error:
+                raise _unusable("--around", str(options.around), f"it raises {_failure(error)}") from error
+            yield resource
+
     inbox, otel = inbox_of(options.inbox), telemetry()
     worker = Worker(
         inbox,
@@ -54,7 +66,7 @@ def run(handlers: str, options: WorkOptions) -> int:  # noqa: C901  # in order
         timeout=options.timeout,
         observers=Observers(() if otel is None else (otel,)),
         drain=options.drain,
-        around=around,
+        around=None if around is None else entered,
     )
     failures: list[BaseException] = []
     deadlines: list[float] = []
@@ -97,14 +109,11 @@ def _found(target: str, argument: str, folder: Path) -> Any:  # an object of the
         raise InvalidRequest(f"{argument}: use MODULE:NAME such as app.handlers:router, not {target!r}", field=argument)
     try:
         found: Any = import_module(name)
-    except Exception as error:  # any error of the application's code
+    except (Exception, SystemExit) as error:  # whatever the application's code raises
         if isinstance(error, ModuleNotFoundError) and error.name is not None and f"{name}.".startswith(f"{error.name}."):
             cause = f"there is no module {error.name} below {folder.absolute()}: run it elsewhere, or use --app-dir"
         else:
-            last = extract_tb(error.__traceback__)[-1]
-            where = "" if last.filename.startswith("<frozen") else f" ({last.filename}, line {last.lineno})"
-            failure = f"{type(error).__name__}: {error}{where}"
-            cause = f"{name} cannot be imported: {failure}; --debug shows the traceback"
+            cause = f"{name} cannot be imported: {_failure(error)}; --debug shows the traceback"
         raise InvalidRequest(f"{argument}: {cause}", field=argument) from error
     for part in path.split("."):
         try:
@@ -115,8 +124,14 @@ def _found(target: str, argument: str, folder: Path) -> Any:  # an object of the
             cause = f"there is no {part}" + (f"; routers there: {others}" if others else "")
             raise _unusable(argument, target, cause) from None
         except Exception as error:  # any error of the application's code
-            raise _unusable(argument, target, f"{part} raises {type(error).__name__}: {error}") from error
+            raise _unusable(argument, target, f"{part} raises {_failure(error)}") from error
     return found
+
+
+def _failure(error: BaseException) -> str:
+    last = extract_tb(error.__traceback__)[-1]
+    where = "" if last.filename.startswith("<frozen") else f" ({last.filename}, line {last.lineno})"
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def _unusable(argument: str, target: str, cause: str) -> InvalidRequest:

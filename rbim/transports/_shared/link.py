@@ -27,7 +27,7 @@ from rbim.transports._shared.network import ip_of, readable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["GRACE", "MAX_TIMER", "READ_SIZE", "Deadline", "DeadlinePassed", "Link", "Links"]
+__all__ = ["GRACE", "MAX_TIMER", "READ_SIZE", "Deadline", "DeadlinePassed", "LinkProtocol", "Links"]
 
 MAX_TIMER = 3600.0
 """The longest timer in seconds: a time-out may be infinite, but a timer of uvloop may not."""
@@ -82,7 +82,7 @@ class Links:
     def __init__(self, max_idle: float) -> None:
         self.max_idle = max_idle
         self.loop = asyncio.get_running_loop()
-        self.open: set[Link] = set()
+        self.open: set[LinkProtocol] = set()
         self.opening: set[asyncio.Timeout] = set()
         self._buffer = memoryview(bytearray(READ_SIZE))
 
@@ -105,7 +105,7 @@ class Links:
                 await asyncio.sleep(0)
 
 
-class Link(asyncio.BufferedProtocol, ABC):
+class LinkProtocol(asyncio.BufferedProtocol, ABC):
     """One connection to one origin, idle or in an exchange (see the states above).
 
     A subclass reads (``buffer_updated``), and says what ends an exchange: ``late`` (its deadline), ``lost`` (the connection)

@@ -20,7 +20,7 @@ from rbim.http import Response
 from rbim.transports._shared.base import NOT_OPEN, OTHER_LOOP, BaseTransport, Options
 from rbim.transports._shared.connecting import no_answer, no_connection, too_late
 from rbim.transports._shared.heads import HeadCache
-from rbim.transports._shared.link import MAX_TIMER, DeadlinePassed, Link, Links
+from rbim.transports._shared.link import MAX_TIMER, DeadlinePassed, LinkProtocol, Links
 from rbim.transports._shared.proxies import login_headers
 from rbim.transports._shared.redaction import redacted, sanitized
 from rbim.transports.asyncio.answer import AnswerReader, KnownHeads
@@ -42,7 +42,7 @@ FIELD = re.compile(r"[\t\x20-\x7e]*")
 PATH = re.compile(r"[\x21-\x7e]+")
 
 
-class Connection(Link):
+class Connection(LinkProtocol):
     """One connection to one origin, idle or with one request in flight.
 
     The result of a request is its response, or why there is none: DeadlinePassed, AnswerTooLarge, or a ConnectionError,

@@ -21,7 +21,7 @@ from attrs import define, field, frozen
 from rbim.errors import AnswerTooLarge, Unanswered
 from rbim.http import answered
 from rbim.transports._shared.heads import HeadCache, HeaderNames, fault_of
-from rbim.transports._shared.link import GRACE, READ_SIZE, DeadlinePassed, Link
+from rbim.transports._shared.link import GRACE, READ_SIZE, DeadlinePassed, LinkProtocol
 
 if TYPE_CHECKING:
     import asyncio
@@ -271,11 +271,11 @@ class Slot:
             raise DeadlinePassed
 
 
-class AsyncioSlot(Link, Slot):
+class AsyncioSlot(LinkProtocol, Slot):
     """A slot on asyncio: the stream that httpcore reads is a protocol of the event loop."""
 
     def __init__(self, links: Links, route: CoreRoute) -> None:
-        Link.__init__(self, links, route.idle)
+        LinkProtocol.__init__(self, links, route.idle)
         Slot.__init__(self, route)
         self._arrived: deque[bytes] = deque()
         self._end: Exception | None = None

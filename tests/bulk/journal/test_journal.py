@@ -17,7 +17,7 @@ from helpers.tables import each_row
 from rbim import Dialect, InviteJoinGroup
 from rbim.bulk.input.rows import BadRow, Columns, Row
 from rbim.bulk.journal import loading
-from rbim.bulk.journal.journal import Ended, Journal, Selection
+from rbim.bulk.journal.journal import Ended, Journal, RetryFilter
 from rbim.bulk.journal.loading import InputDigest, row_of
 from rbim.bulk.work import AccountState, FailureReason, RequestState, Settlement, Work
 from rbim.clock import SystemClock
@@ -398,7 +398,7 @@ def test_single_accounts_of_a_request_wait_again_and_are_a_resend_only_if_they_w
     with book([("g", f"a{n}") for n in range(6)], chunk=6) as made:
         (chunk,) = made.plan(1)
         made.send(chunk, some)
-        assert made.do(made.journal.retry, Selection((state,))) == 2
+        assert made.do(made.journal.retry, RetryFilter((state,))) == 2
         made.begin()
         (chunk,) = made.plan(5)
         assert chunk.accounts == ("a1", "a3")

@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -119,12 +120,15 @@ def test_each_request_in_a_fork_of_a_started_receiver_is_refused_in_words(receiv
                 call()
             except RuntimeError as error:
                 os.write(writing, f"{error}\n".encode())
+        signal.alarm(20)  # the default action ends the process
+        receiver.wsgi.stop()
+        os.write(writing, b"left")
         os._exit(0)
     os.close(writing)
     os.waitpid(child, 0)
     with os.fdopen(reading) as said:
-        lines = said.read().splitlines()
-    assert len(lines) == 2
+        *lines, last = said.read().splitlines()
+    assert (len(lines), last) == (2, "left")
     assert all("started before the server forked" in line for line in lines)
     assert ask(receiver, content(), signed(content())) == (200, b"")
 

@@ -228,7 +228,7 @@ def inbox(tmp_path):
 
     async def fill():
         clock = EmulatedClock(start=datetime.now(UTC) - timedelta(hours=1))
-        async with SqliteInbox(tmp_path / "events.db", clock=clock) as opened:
+        async with SqliteInbox(tmp_path / "of the day.db", clock=clock) as opened:
             for number in range(3):
                 body = event(msgId=f"m{number}", to=f"g{number}")
                 await opened.accept(delivery_of(body, app_id=APP, received=clock.now()))
@@ -238,7 +238,7 @@ def inbox(tmp_path):
                 await backlog.dead_letter(claim, error="E", more=False)
 
     anyio.run(fill)
-    return tmp_path / "events.db"
+    return tmp_path / "of the day.db"
 
 
 def test_the_status_of_an_inbox(inbox, cli, tmp_path):
@@ -271,9 +271,9 @@ def test_a_replay_is_confirmed_and_the_question_says_how_many_of_which_kind(inbo
     assert (code, out) == (Exit.USAGE, "")
     question = f"have 1 event of {inbox} (TEXT 1) handled again"
     assert err.startswith(f"rbim: nothing was replayed: this would {question}, and there is no terminal")
-    assert f"To skip the confirmation: rbim callback replay --inbox {inbox} --since 2h --kind TEXT --yes\n" in err
+    assert f"To skip the confirmation: rbim callback replay --inbox '{inbox}' --since 2h --kind TEXT --yes\n" in err
     err = cli("replay", "--inbox", inbox, "--since", "2020-01-31 09:00:00+08:00", "--kind", "TEXT")[2]
-    assert f"rbim callback replay --inbox {inbox} --since '2020-01-31 09:00:00+08:00' --kind TEXT --yes\n" in err
+    assert f"rbim callback replay --inbox '{inbox}' --since '2020-01-31 09:00:00+08:00' --kind TEXT --yes\n" in err
     monkeypatch.setattr("rbim.cli.confirm.at_terminal", lambda: True)
     monkeypatch.setattr(sys, "stdin", io.StringIO("no\nyes\n"))
     code, out, err = cli("replay", "--inbox", inbox)

@@ -46,6 +46,7 @@ def app(tmp_path):
     (tmp_path / "shop" / "handlers.py").write_text(APPLICATION)
     (tmp_path / "shop" / "broken.py").write_text("import json\nfrom json import not_there\n")
     (tmp_path / "shop" / "unkept.py").write_text("import a_package_that_is_not_installed\n")
+    (tmp_path / "shop" / "leaves.py").write_text("raise SystemExit(3)\n")
     (tmp_path / "shop" / "bare.py").write_text(
         "from rbim.callbacks import Router, Text\nrouter = Router()\n@router.on(Text)\ndef said(event: Text): ...\n"
     )
@@ -101,6 +102,7 @@ def test_an_application_that_cannot_be_used(app, refused):
         ("shop.handlers:Router", "HANDLERS: shop.handlers:Router cannot be used: it is the class Router, not a rbim"),
         ("shop.broken:router", "HANDLERS: shop.broken cannot be imported: ImportError: cannot import name 'not_there'"),
         ("shop.unkept:router", "HANDLERS: shop.unkept cannot be imported: ModuleNotFoundError: No module named 'a_package"),
+        ("shop.leaves:router", "HANDLERS: shop.leaves cannot be imported: SystemExit: 3 ("),
         ("shop.bare:router", "the router has no fallback for events without a handler; add one: @router.fallback"),
     ]:
         said = refused(handlers, "--inbox", "events.db")
@@ -116,3 +118,8 @@ def test_what_handlers_share_cannot_be_used(app, refused):
     said = refused("shop.handlers:router", "--inbox", "events.db", "--around", "shop.values:POOL")
     cause = "it is a value of int, not a function that returns an async context manager"
     assert said == f"rbim: --around: shop.values:POOL cannot be used: {cause}"
+
+    (app / "shop" / "pools.py").write_text("def no_address(): raise ValueError('no address')\nclass NotOne: pass\n")
+    for name, failure in [("no_address", "ValueError: no address ("), ("NotOne", "TypeError: ")]:
+        said = refused("shop.handlers:router", "--inbox", "events.db", "--around", f"shop.pools:{name}")
+        assert said.startswith(f"rbim: --around: shop.pools:{name} cannot be used: it raises {failure}")
