@@ -9,7 +9,7 @@ import attrs
 from _derive.markdown import code, table
 from rbim.emulator.documents import kind_of
 from rbim.emulator.faults import CopyEffect, Effect
-from rbim.emulator.server.commands import COMMANDS
+from rbim.emulator.server.control import COMMANDS
 
 __all__ = ["commands", "copy_faults", "request_faults"]
 

@@ -205,7 +205,7 @@ def _write_state(document: Any, path: Path) -> Exit:  # JSON
 
 def _print_address(server: Server, *, sign_copies: bool) -> None:
     """Print the base URL, then lines that a shell can evaluate, and warn about what the flags allow to others."""
-    from rbim.emulator.server.commands import ABOUT, PREFIX
+    from rbim.emulator.server.control import ABOUT, PREFIX
 
     emulator, credentials = server.emulator, server.emulator.credentials
     lines = [

@@ -16,7 +16,7 @@ from rbim.cli.folding import columns_of, fold, terminal_columns
 from rbim.cli.printable import printable
 from rbim.emulator.asgi import OUTCOME, RECORD
 from rbim.emulator.logs import OK
-from rbim.emulator.server.commands import PREFIX
+from rbim.emulator.server.control import PREFIX
 from rbim.wire.codec import SUCCESS
 
 if TYPE_CHECKING:

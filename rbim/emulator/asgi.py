@@ -31,7 +31,6 @@ __all__ = [
     "PRODUCT",
     "RECORD",
     "EmulatorApp",
-    "ExchangeLog",
     "KeptExchange",
     "RequestConnection",
     "failure",
@@ -103,28 +102,6 @@ class KeptExchange:
     took: float | None = None
 
 
-class ExchangeLog:
-    """The last :data:`KEPT` exchanges, by the numbers of their requests."""
-
-    def __init__(self) -> None:
-        self._slots: list[KeptExchange | None] = [None] * KEPT
-
-    def begin(self, record: RecordedRequest, scope: Scope, body: bytes, response: Response | None) -> KeptExchange:
-        """Keep an exchange in the place of an old one; the caller notes ``took`` at its end."""
-        size, answer_size = len(body), 0 if response is None else len(response.body)
-        if response is not None and answer_size > MAX_BODY:
-            response = Response(response.status, response.headers, response.body[:MAX_BODY])
-        method, query, headers = scope["method"], scope["query_string"], scope["headers"]
-        kept = KeptExchange(record, method, query, headers, body[:MAX_BODY], size, response, answer_size)
-        self._slots[record.number % KEPT] = kept
-        return kept
-
-    def of(self, record: RecordedRequest) -> KeptExchange | None:
-        """Return the exchange of a request, or None if it is not kept."""
-        kept = self._slots[record.number % KEPT]
-        return kept if kept is not None and kept.record is record else None
-
-
 class EmulatorApp:
     """An ASGI 3 application: it acknowledges lifespan events and passes HTTP requests to the platform.
 
@@ -132,9 +109,14 @@ class EmulatorApp:
     """
 
     def __init__(self, platform: Platform, clock: Clock) -> None:
-        self.exchanges = ExchangeLog()
+        self._exchanges: list[KeptExchange | None] = [None] * KEPT  # by the numbers of their requests
         self._platform = platform
         self._clock = clock
+
+    def exchange_of(self, record: RecordedRequest) -> KeptExchange | None:
+        """Return the exchange of a request, or None if it is not kept."""
+        kept = self._exchanges[record.number % KEPT]
+        return kept if kept is not None and kept.record is record else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one scope."""
@@ -154,28 +136,39 @@ class EmulatorApp:
         if body is None:
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        query = _query(scope["query_string"])
+        sent = scope["query_string"]
+        only = SIG.fullmatch(sent)  # nearly always the whole query
+        query = {"sig": only[1].decode()} if only else dict(parse_qsl(sent.decode("latin-1"), keep_blank_values=True))
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        log = self._platform.requests
         try:
             answer = self._platform.serve(scope["method"], path, query, headers, body)
         except DependsOnDialect:
-            self.exchanges.begin(log.records[-1], scope, body, None)
+            self._keep(scope, body, None)
             raise
-        exchange = self.exchanges.begin(log.records[-1], scope, body, answer.response)
+        exchange = self._keep(scope, body, answer.response)
+        scope[RECORD] = exchange.record
         try:
-            await self._respond(answer, scope, send)
+            await self._respond(answer, scope.get("extensions", {}).get(CONNECTION), send)
         finally:
             exchange.took = self._clock.monotonic() - exchange.record.at
 
-    async def _respond(self, answer: ServedAnswer, scope: Scope, send: Send) -> None:
+    def _keep(self, scope: Scope, body: bytes, response: Response | None) -> KeptExchange:
+        """Keep the exchange of the latest request in the place of an old one; the caller notes ``took`` at its end."""
+        record = self._platform.requests.records[-1]
+        size, answer_size = len(body), 0 if response is None else len(response.body)
+        if response is not None and answer_size > MAX_BODY:
+            response = Response(response.status, response.headers, response.body[:MAX_BODY])
+        method, query, headers = scope["method"], scope["query_string"], scope["headers"]
+        kept = KeptExchange(record, method, query, headers, body[:MAX_BODY], size, response, answer_size)
+        self._exchanges[record.number % KEPT] = kept
+        return kept
+
+    async def _respond(self, answer: ServedAnswer, connection: RequestConnection | None, send: Send) -> None:
         """Send the answer with the injected faults; some of them need control over the connection, from the server.
 
         A server cannot refuse a connection that it has accepted: a refusal resets the connection.
         """
         injection, clock = answer.injection, self._clock
-        scope[RECORD] = next(reversed(self._platform.requests.records), None)
-        connection: RequestConnection | None = scope.get("extensions", {}).get(CONNECTION)
         if injection.delay:
             await clock.sleep(injection.delay)
         if injection.refuse or injection.reset_before or injection.reset_after or injection.keep is not None:
@@ -190,13 +183,6 @@ class EmulatorApp:
         else:
             pause = (lambda: clock.sleep(injection.body_time)) if injection.body_time else None
             await write(send, answer.response, pause)
-
-
-def _query(text: bytes) -> dict[str, str]:
-    only = SIG.fullmatch(text)  # nearly always the whole query
-    if only is not None:
-        return {"sig": only[1].decode()}
-    return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True))
 
 
 async def write(

@@ -22,7 +22,7 @@ from rbim.cli import Exit, run
 from rbim.emulator import Emulator
 from rbim.emulator.documents import kind_of
 from rbim.emulator.faults import Effect, faults_from
-from rbim.emulator.server.commands import ABOUT
+from rbim.emulator.server.control import ABOUT
 
 PAGE = (DOCS / "emulator.md").read_text(encoding="utf-8")
 COMMAND = [sys.executable, "-X", "utf8", "-c", "from rbim.cli import main; main()", "emulator"]

@@ -9,7 +9,6 @@ import re
 import shlex
 from base64 import b64encode
 from collections import Counter
-from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
@@ -21,8 +20,6 @@ from rbim.errors import InvalidRequest
 from rbim.operations.base import fields_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from rbim.emulator.emulator import Emulator
     from rbim.emulator.logs import DeliveryAttempt, RecordedRequest
     from rbim.emulator.platform.state import Group, Task
@@ -92,13 +89,13 @@ def latest(emulator: Emulator, position: str) -> dict[str, Any]:
     ``missed`` are those that are not listed because there are too many. ``took`` are the times of the answers to earlier
     requests, of the latest: these may have had none yet when they were listed.
     """
-    log, exchanges = emulator.requests, emulator.asgi.exchanges
+    log = emulator.requests
     found = _POSITION.fullmatch(position)
     resumed = found is not None and found[1] == log.epoch
     after = min(int(found[2]), log.count) if found is not None and resumed else 0
     dropped = log.count - len(log.records)
     first = max(after, log.count - MOST_REQUESTS, dropped)
-    earlier = [exchanges.of(each) for each in log.records[-KEPT:] if each.number <= after]
+    earlier = [emulator.asgi.exchange_of(each) for each in log.records[-KEPT:] if each.number <= after]
     return {
         "position": f"{log.epoch}-{log.count}",
         "start": not resumed,
@@ -110,7 +107,7 @@ def latest(emulator: Emulator, position: str) -> dict[str, Any]:
 
 def _listed(emulator: Emulator, record: RecordedRequest) -> Any:
     """Return one request for the list; the page asks for the rest."""
-    exchange = emulator.asgi.exchanges.of(record)
+    exchange = emulator.asgi.exchange_of(record)
     item: dict[str, Any] = {
         "number": record.number,
         "at": record.at,
@@ -129,17 +126,11 @@ def _listed(emulator: Emulator, record: RecordedRequest) -> Any:
     else:
         item["operation"] = op.spec.name
         item["account"] = getattr(op, "user_name", None) or emulator.world.administrator
-        values = ((name, getattr(op, name)) for name in _names_of(cast("Hashable", type(op))))
+        values = ((a.name, getattr(op, a.name)) for a in fields_of(type(op)) if a.name != "user_name")
         item["values"] = [(name, _short(value)) for name, value in values if value is not None]
         texts = [item["account"], *[text for _, text in item["values"]]]
     token = emulator.credentials.app_token.reveal()
     return _without_token(emulator, item) if any(token in text for text in texts) else item
-
-
-@cache
-def _names_of(kind: Hashable) -> tuple[str, ...]:  # a class: mypy takes no attrs class for hashable
-    """Return the names of the values of an operation."""
-    return tuple(a.name for a in fields_of(cast("type[Any]", kind)) if a.name != "user_name")
 
 
 def _short(value: object) -> str:
@@ -158,7 +149,7 @@ def request(emulator: Emulator, number: str) -> Any:
     if not 0 <= at < len(log.records):
         raise LookupError(f"the log has no request {number}")
     record = log.records[at]
-    exchange = emulator.asgi.exchanges.of(record)
+    exchange = emulator.asgi.exchange_of(record)
     if exchange is None:
         return {"number": record.number, "exchange": None, "answer": None, "curl": None}
     own = emulator.own_credentials

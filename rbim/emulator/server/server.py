@@ -20,8 +20,7 @@ from rbim._support.text import missing_extra
 from rbim.emulator.asgi import CONNECTION, EMULATED, PRODUCT, failure, write
 from rbim.emulator.clock import EmulatedClock
 from rbim.emulator.platform.rules import DependsOnDialect
-from rbim.emulator.server.commands import PREFIX, ControlContext
-from rbim.emulator.server.control import ControlApp, guard_of
+from rbim.emulator.server.control import PREFIX, ControlApp, ControlContext, guard_of
 
 try:
     import h11

@@ -61,7 +61,7 @@ async def test_requests_appear_as_they_come_with_operation_account_outcome_and_l
     await expect(rows(panel).first).to_contain_text("HTTP 429")
     await expect(rows(panel).first).to_contain_text("retry_after")
     await expect(window.locator("#total")).to_have_text("3")
-    took = emulator.asgi.exchanges.of(emulator.requests.records[0]).took
+    took = emulator.asgi.exchange_of(emulator.requests.records[0]).took
     assert took is not None
     await expect(rows(panel).last.locator("td").last).to_have_text(f"{round(took * 100_000) / 100:.3g} ms")
 

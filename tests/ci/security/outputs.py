@@ -29,7 +29,7 @@ from rbim.callbacks import Receiver, delivery_of, sign
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.codes import CODES
 from rbim.config import load
-from rbim.emulator.server.commands import COMMANDS
+from rbim.emulator.server.control import COMMANDS
 from rbim.http import Response
 from rbim.transports.auto import transport_named
 from rbim.wire.signing import AppSigner

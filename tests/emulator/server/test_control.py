@@ -17,8 +17,7 @@ from helpers.tables import each_row
 from rbim import GroupType, InvalidRequest, Permission
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.emulator.faults import Fault, Latency, Refuse, Status
-from rbim.emulator.server.commands import ABOUT, COMMANDS, PREFIX
-from rbim.emulator.server.control import Control
+from rbim.emulator.server.control import ABOUT, COMMANDS, PREFIX, Control
 from rbim.emulator.server.server import serve
 
 

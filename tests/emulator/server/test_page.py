@@ -9,7 +9,7 @@ from helpers.emulators import box, client_of
 from helpers.rawclient import JSON, ask, connected, http, signed
 from rbim.emulator.faults import Fault, Latency
 from rbim.emulator.server import page
-from rbim.emulator.server.commands import ABOUT
+from rbim.emulator.server.control import ABOUT
 from rbim.emulator.server.server import serve
 from rbim.page.assets import SECURITY_HEADERS
 

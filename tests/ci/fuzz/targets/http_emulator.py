@@ -8,8 +8,7 @@ import re
 from rbim import CreateGroup, Credentials, Dialect, GroupType, InviteJoinGroup, QueryGroupDetail, SearchPublicGroups
 from rbim.clock import SystemClock
 from rbim.emulator import EmulatedClock, Emulator
-from rbim.emulator.server.commands import ControlContext
-from rbim.emulator.server.control import ControlApp, guard_of
+from rbim.emulator.server.control import ControlApp, ControlContext, guard_of
 from rbim.emulator.server.server import Listener, Protocol
 from rbim.wire.codec import Codec
 from tests.ci.fuzz.broken import Broken, require
