@@ -11,6 +11,7 @@ import collections.abc
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, timedelta, timezone, tzinfo
+from inspect import cleandoc
 from types import MappingProxyType
 from typing import Any, Literal, Self, TypeVar, cast, get_args, get_origin
 
@@ -68,6 +69,9 @@ class Choices:
     @classmethod
     def __attrs_init_subclass__(cls) -> None:
         attrs.resolve_types(cls, localns=dict(vars(collections.abc)))
+        lines = (f"- ``{gap.name}``: {gap.settles} ({gap.section}; {gap.grade})" for gap in cls.gaps())
+        # `help` shows each choice; only Python 3.13 and later remove the indentation
+        cls.__doc__ = "\n".join([cleandoc(cls.__doc__ or ""), "", *lines])
 
     def __attrs_post_init__(self) -> None:
         for field in attrs.fields(type(self)):
@@ -124,7 +128,13 @@ def read_value(given: Any, kind: Any) -> Any:  # a type; a value of it
         table = cast("Mapping[object, object]", entries) if isinstance(entries := _parsed(given), Mapping) else {None: None}
         if not all(isinstance(key, str) for key in table):
             raise ValueError(f'a table such as {{"KEY": "VALUE"}} is needed, not {quoted(given)}')
-        return MappingProxyType({str(key): _entry(str(key), each, arguments[1]) for key, each in table.items()})
+        found: dict[str, Any] = {}
+        for key, each in table.items():
+            try:
+                found[str(key)] = read_value(each, arguments[1])
+            except ValueError as error:
+                raise ValueError(f"{quoted_key(str(key))}: {error}") from None
+        return MappingProxyType(found)
     if origin in {frozenset, tuple}:
         entries = _parsed(given)
         if not isinstance(entries, (list, tuple, set, frozenset)):
@@ -135,13 +145,6 @@ def read_value(given: Any, kind: Any) -> Any:  # a type; a value of it
         needed = NEEDED.get(kind) or f"one of {', '.join(map(str, cast('Iterable[object]', arguments or kind)))}"
         raise ValueError(f"{needed} is needed, not {quoted(given)}")
     return value
-
-
-def _entry(key: str, given: object, kind: Any) -> Any:  # a type; a value of it
-    try:
-        return read_value(given, kind)
-    except ValueError as error:
-        raise ValueError(f"{quoted_key(key)}: {error}") from None
 
 
 def _parsed(given: object) -> Any:  # JSON
@@ -212,10 +215,8 @@ def _code(given: object) -> Code | None:
     )
 
 
-def _errors(kind: type[ApiError]) -> Iterator[type[ApiError]]:
-    yield kind
-    for each in kind.__subclasses__():
-        yield from _errors(each)
+def _errors(kind: type[ApiError]) -> list[type[ApiError]]:
+    return [kind, *(error for each in kind.__subclasses__() for error in _errors(each))]
 
 
 # ------------------------------------------------------------------------------ writing

@@ -29,7 +29,7 @@ import shlex
 import stat
 import sys
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypedDict, TypeGuard, TypeVar, cast
@@ -118,10 +118,6 @@ def _variable(value: object) -> str:
     return str(value)
 
 
-def _number(kind: type[float]) -> Callable[[object], Any]:
-    return lambda value: read_value(value, kind)
-
-
 def _rates(value: object) -> tuple[Rate, ...]:
     entries = [each.strip() for each in value.split(",") if each.strip()] if isinstance(value, str) else value
     return Limits(rates=cast("Any", entries)).rates
@@ -144,10 +140,10 @@ KEYS: Mapping[str, Callable[[object], Any]] = MappingProxyType(
         "user_name": _text,
         "user_agent": _user_agent,
         "transport": _transport,
-        "concurrency": _number(int),
+        "concurrency": partial(read_value, kind=int),
         "rates": _rates,
-        "timeout": _number(float),
-        "deadline": _number(float),
+        "timeout": partial(read_value, kind=float),
+        "deadline": partial(read_value, kind=float),
         "callback_credentials_file": _path,
         "group_column": _text,
         "account_column": _text,
@@ -419,21 +415,22 @@ def load(
     _require_known(dialect or {}, FIELDS, f"{DIALECT}: ", DIALECT)
     told |= {f"{DIALECT}.{name}": value for name, value in (dialect or {}).items()}
     place = place_of_file(file)
-    content = _read_file(place) if place is not None and (place.exists or place.kind == "given") else _ConfigFile()
-    name = profile or os.environ.get("RBIM_PROFILE") or content.default
-    if name is not None and name not in content.profiles:
+    default, profiles, shared = _read_file(place) if place and (place.exists or place.kind == "given") else NO_FILE
+    name = profile or os.environ.get("RBIM_PROFILE") or default
+    if name is not None and name not in profiles:
         where = "any file" if place is None else place.path
-        shown = quoted(name) if name == content.default else repr(name)
-        known = ", ".join(map(_shown_profile, content.profiles)) or "no profiles"
+        shown = quoted(name) if name == default else repr(name)
+        known = ", ".join(map(_shown_profile, profiles)) or "no profiles"
         raise InvalidRequest(f"there is no profile {shown} in {where}: there are {known}", field="profile")
     values = _defaults() | {key: Setting(key, value, DEFAULT) for key, value in (defaults or {}).items()}
-    values |= {**content.shared, **content.profiles.get(name or "", {}), **_from_environment()}
+    values |= {**shared, **profiles.get(name or "", {}), **_from_environment()}
     for key, value in told.items():
         field, _, shown = key.partition(".")
         values |= _setting(key, value, ARGUMENT, f"{field}: {shown}".removesuffix(": "), field)
-    config = Config(profile=name, place=place, profiles=tuple(content.profiles), values=MappingProxyType(values))
+    config = Config(profile=name, place=place, profiles=tuple(profiles), values=MappingProxyType(values))
     token, several = config.values[TOKEN], config["callback_credentials_file"]
-    named = [place.path] if place is not None and content.has_token else []
+    holds_token = any(TOKEN in each and each[TOKEN].key == TOKEN for each in profiles.values())  # not where one is
+    named = [place.path] if place is not None and holds_token else []
     named += [path for path in (token.value if token.key == "token_file" else None, several) if path is not None]
     for path in filter(_readable_by_others, dict.fromkeys(named)):
         command = shlex.join(["chmod", "600", str(path)])
@@ -522,20 +519,13 @@ def _readable_by_others(path: Path) -> bool:
 # ------------------------------------------------------------------------------ the file
 
 
-class _ConfigFile(NamedTuple):
-    """The content of a file: its default profile, and the settings of each profile, and of all of them."""
+File = tuple[str | None, dict[str, dict[str, Setting]], dict[str, Setting]]
+"""The default profile of a file, the settings of each profile, and those of every profile."""
 
-    default: str | None = None
-    profiles: Mapping[str, dict[str, Setting]] = MappingProxyType({})
-    shared: Mapping[str, Setting] = MappingProxyType({})
-
-    @property
-    def has_token(self) -> bool:
-        """Whether a profile has a token itself, not a file or a variable with it."""
-        return any(TOKEN in settings and settings[TOKEN].key == TOKEN for settings in self.profiles.values())
+NO_FILE: File = None, {}, {}
 
 
-def _read_file(place: ConfigPlace) -> _ConfigFile:
+def _read_file(place: ConfigPlace) -> File:
     """Return the content of a file, with all its profiles checked. Raises InvalidRequest that names the place."""
     import tomllib
 
@@ -565,7 +555,7 @@ def _read_file(place: ConfigPlace) -> _ConfigFile:
     _require_known(document, ("profile", "profiles", DIALECT), f"{path}: ", "config")
     shared = _settings(path, "", {name: table for name, table in document.items() if name == DIALECT})
     read = {name: _settings(path, f"profiles.{_shown_profile(name)}.", table) for name, table in profiles.items()}
-    return _ConfigFile(default, read, shared)
+    return default, read, shared
 
 
 def _is_table(value: object) -> TypeGuard[dict[str, Any]]:
@@ -583,8 +573,9 @@ def _settings(path: Path, where: str, table: dict[str, Any]) -> dict[str, Settin
     if not _is_table(dialect):
         raise InvalidRequest(f"{path}: {where}{DIALECT}: a table is needed, [{where}{DIALECT}]", field="config")
     _require_known(dialect, FIELDS, f"{path}: {where}{DIALECT}.", "config")
-    settings = {key: value for key, value in table.items() if key != DIALECT}
-    for key, value in {**settings, **{f"{DIALECT}.{name}": each for name, each in dialect.items()}}.items():
+    for key, value in [*table.items(), *((f"{DIALECT}.{name}", each) for name, each in dialect.items())]:
+        if key == DIALECT:
+            continue
         place = f"{path}: {where}{key}"
         found |= _setting(key, value, place, place, "config")
     beside = {key: each for key, each in found.items() if isinstance(each.value, Path)}

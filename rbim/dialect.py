@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping  # noqa: TC003  # its types are read
 from datetime import timedelta, timezone, tzinfo
 from enum import StrEnum
-from inspect import cleandoc
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +19,7 @@ from rbim.choices import Choices, choice
 from rbim.codes import CODES, Code, Grade
 from rbim.errors import ApiError
 
-__all__ = ["CHINA", "Character", "Dialect", "MembersShape", "OutOfTime", "TimeUnit", "client_document", "documented"]
+__all__ = ["CHINA", "Character", "Dialect", "MembersShape", "OutOfTime", "TimeUnit", "client_document"]
 
 CHINA = timezone(timedelta(hours=8), "UTC+08:00")
 """The platform's time zone (assumed: no page names one)."""
@@ -199,12 +198,3 @@ def client_document(dialect: Dialect) -> dict[str, Any]:
     """Return the document of a dialect without the choices that no client notices."""
     only = {gap.name for gap in Dialect.gaps() if gap.only}
     return {name: each for name, each in dialect.to_document().items() if name not in only}
-
-
-def documented(kind: type[Choices]) -> str:
-    """Return the docstring of a class with its choices, so that `help` shows each one and its evidence grade."""
-    lines = (f"- ``{gap.name}``: {gap.settles} ({gap.section}; {gap.grade})" for gap in kind.gaps())
-    return "\n".join([cleandoc(kind.__doc__ or ""), "", *lines])  # only Python 3.13 and later remove the indentation
-
-
-Dialect.__doc__ = documented(Dialect)

@@ -15,7 +15,6 @@ from attrs import frozen
 
 from rbim.choices import Choices, choice
 from rbim.codes import Grade
-from rbim.dialect import documented
 
 __all__ = ["AbsentMembers", "NearestMember", "Rules"]
 
@@ -163,6 +162,3 @@ class Rules(Choices):
         "Delivery rules",
         default=(5.0, 30.0, 120.0),
     )
-
-
-Rules.__doc__ = documented(Rules)

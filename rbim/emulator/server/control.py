@@ -41,7 +41,18 @@ from rbim.validators import Accounts
 if TYPE_CHECKING:
     from rbim._support.asgi import Receive, Scope, Send
 
-__all__ = ["ABOUT", "COMMANDS", "PREFIX", "Control", "ControlApp", "ControlContext", "guard_of"]
+__all__ = [
+    "ABOUT",
+    "COMMANDS",
+    "PREFIX",
+    "Command",
+    "CommandError",
+    "Control",
+    "ControlApp",
+    "ControlContext",
+    "DeferredAnswer",
+    "guard_of",
+]
 
 ABOUT = "An emulator of the written interface description, never of the service."
 PREFIX = "/_emulator/"
