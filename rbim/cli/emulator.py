@@ -154,7 +154,16 @@ async def _serve(server: Server, state: Path | None, *, sign_copies: bool) -> Ex
                 return Exit.USAGE
             _print_address(server, sign_copies=sign_copies)
             await stop.wait()
-        return Exit.DONE if state is None else _write_state(server.emulator.export(), state)
+        if state is None:
+            return Exit.DONE
+        document = json.dumps(server.emulator.export(), ensure_ascii=False, indent=1)
+        try:
+            with replace_private(state) as stream:  # an existing file is replaced as a whole or not at all
+                stream.write(f"{document}\n".encode())
+        except OSError as error:
+            print_error(f"cannot write the state to {state}: {error.strerror}")
+            return Exit.USAGE
+        return Exit.DONE
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -190,17 +199,6 @@ def _load(box: Emulator, faults: Path | None, state: Path | None) -> None:
         load(state, box.load)
     elif state is not None and not state.parent.is_dir():
         raise InvalidRequest(f"{state}: its directory does not exist")
-
-
-def _write_state(document: Any, path: Path) -> Exit:  # JSON
-    """Write a state atomically: an existing file is replaced as a whole or not at all."""
-    try:
-        with replace_private(path) as stream:
-            stream.write(f"{json.dumps(document, ensure_ascii=False, indent=1)}\n".encode())
-    except OSError as error:
-        print_error(f"cannot write the state to {path}: {error.strerror}")
-        return Exit.USAGE
-    return Exit.DONE
 
 
 def _print_address(server: Server, *, sign_copies: bool) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rbim.clock import Clock
     from rbim.emulator.copies.messages import Extras, PushExtras
     from rbim.emulator.copies.targets import Target
-    from rbim.emulator.platform.state import Group, Task
+    from rbim.emulator.platform.state import Group
     from rbim.http import Request, Response, Transport
     from rbim.validators import Accounts
 
@@ -253,22 +253,18 @@ class Emulator:
             return False
         if request.no_call_policies:
             certain_first = sorted(request.no_call_policies, key=lambda policy: isinstance(policy.period, Hours))
-            return not any(self._forbids(policy, moment, task) for policy in certain_first)
+            forbids = next((policy for policy in certain_first if self._covers(policy, moment)), None)
+            created = task.created.astimezone(self.world.dialect.zone).date()
+            if forbids is not None and isinstance(forbids.period, Hours) and moment.date() != created:
+                # the hours of "the current day" are of every day (Outbound-call task; G)
+                self.world.assume("day_policy_repeats")
+            return forbids is None
         if not any(self._covers(policy, moment) for policy in default_no_call_policies()):
             return True
         if request.call_policy is not None:
             self.world.assume("empty_policy_is_none")  # a list without policies forbids no time (Outbound-call task; G)
             return True
         return not self.world.choice("default_policies_apply")
-
-    def _forbids(self, policy: NoCallPolicy, moment: datetime, task: Task) -> bool:
-        if not self._covers(policy, moment):
-            return False
-        created = task.created.astimezone(self.world.dialect.zone).date()
-        if not isinstance(policy.period, Hours) or moment.date() == created:
-            return True
-        self.world.assume("day_policy_repeats")  # the hours of "the current day" are of every day (Outbound-call task; G)
-        return True
 
     def _covers(self, policy: NoCallPolicy, moment: datetime) -> bool:
         period = policy.period
