@@ -165,12 +165,11 @@ class _Sleepers(set[object]):
 
 @define(eq=False)
 class _ActiveAttempt:
-    """An attempt in progress. ``siblings`` are those of the same block, ``sleepers`` its sleeps on the emulated clock."""
+    """An attempt in progress. ``sleepers`` are its sleeps on the emulated clock."""
 
     delivery: _QueuedDelivery
     queue: _DeliveryQueue
     sender: Sender
-    siblings: set[_ActiveAttempt]
     sleepers: _Sleepers
 
 
@@ -305,7 +304,8 @@ class Copier:
                 await self._finish()
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            failure = _first_error(group)
+            rest = group.split(anyio.get_cancelled_exc_class())[1]
+            failure = (rest or group).exceptions[0]  # if possible one that is not a cancellation
         finally:
             now = self._clock.monotonic()
             for active in attempts:  # interrupted: the delivery waits again
@@ -341,19 +341,28 @@ class Copier:
             elif opened is None or opened[0] is not destination:
                 opened = destination, await open_sender(destination, stack, timeout=LIMIT + LEEWAY)
             elif (delivery := self.queue.take(now)) is not None:
-                active = _ActiveAttempt(delivery, self.queue, opened[1], attempts, _Sleepers(self.changed))
+                active = _ActiveAttempt(delivery, self.queue, opened[1], _Sleepers(self.changed))
                 attempts.add(active)
                 self._active.add(active)
                 self.changed()
-                await tasks.start(self._make_attempt, active)  # one by one: receivers are called in this order
+                await tasks.start(self._make_attempt, active, attempts)  # one by one: receivers are called in this order
 
-    async def _make_attempt(self, active: _ActiveAttempt, *, task_status: TaskStatus[None]) -> None:
-        """Make one attempt, and decide whether there will be another."""
+    async def _make_attempt(
+        self, active: _ActiveAttempt, attempts: set[_ActiveAttempt], *, task_status: TaskStatus[None]
+    ) -> None:
+        """Make one of the attempts of a block, and decide whether there will be another."""
         SLEEPERS.set(active.sleepers)
         task_status.started()
         delivery = active.delivery
         injection = injection_of(delivery.picked, delivery.attempt)
-        headers, body = self._signed(delivery, injection)
+        body = delivery.content
+        if delivery.attempt > 1 and delivery.document is not None:
+            body = json.dumps({**delivery.document, **RESENT})
+        stamp = milliseconds(self._clock.now())  # of a resend, too: CurTime is "the current time" (Delivery rules; G)
+        headers = signed(body, self.credentials, stamp - round(injection.stale * 1000))
+        if injection.tampered is not None:
+            at = int(injection.tampered * len(body))
+            body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :] if body else b" "
         accepted = await self._deliver(active, headers, body, injection)
         for duplicate in range(injection.duplicates):
             await self._deliver(active, headers, body, injection, duplicate=duplicate + 1)
@@ -365,20 +374,9 @@ class Copier:
             delivery.attempt += 1
             delivery.due = now + pauses[delivery.attempt - 2] + injection_of(delivery.picked, delivery.attempt).delay
             active.queue.put_back(delivery, now)
-        active.siblings.remove(active)
+        attempts.remove(active)
         self._active.remove(active)
         self.changed()
-
-    def _signed(self, delivery: _QueuedDelivery, injection: CopyInjection) -> tuple[Headers, bytes]:
-        body = delivery.content
-        if delivery.attempt > 1 and delivery.document is not None:
-            body = json.dumps({**delivery.document, **RESENT})
-        stamp = milliseconds(self._clock.now())  # of a resend, too: CurTime is "the current time" (Delivery rules; G)
-        headers = signed(body, self.credentials, stamp - round(injection.stale * 1000))
-        if injection.tampered is not None:
-            at = int(injection.tampered * len(body))
-            body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :] if body else b" "
-        return headers, body
 
     async def _deliver(
         self, active: _ActiveAttempt, headers: Headers, body: bytes, injection: CopyInjection, *, duplicate: int = 0
@@ -466,9 +464,3 @@ class Copier:
                 await self._wait_for_change(None)
             if limit.cancelled_caught:
                 return
-
-
-def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first error in a task group's error group, if possible one that is not a cancellation."""
-    rest = group.split(anyio.get_cancelled_exc_class())[1]
-    return (rest or group).exceptions[0]

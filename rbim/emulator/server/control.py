@@ -244,10 +244,6 @@ def _outage(context: ControlContext, body: _Seconds) -> Any:
     return DeferredAnswer({**body, "control": context.control_url}, close)
 
 
-def _end_outage(context: ControlContext, _: str) -> Any:
-    return _server_of(context).accept()
-
-
 def _server_of(context: ControlContext) -> _Outages:
     if context.server is None:
         raise CommandError("this server cannot refuse connections: serve the emulator with rbim emulator")
@@ -387,7 +383,12 @@ COMMANDS = [
     Command(
         "POST", "outage", "Refuse the platform's connections for a time: seconds of the emulator's clock.", _outage, _Seconds
     ),
-    Command("DELETE", "outage", "End an outage at once, through the control port.", _end_outage),
+    Command(
+        "DELETE",
+        "outage",
+        "End an outage at once, through the control port.",
+        lambda context, _: _server_of(context).accept(),
+    ),
     # users of the platform talk through their own clients, and a copy address is set in a console
     Command("POST", "logins", "Log an account in for the first time: account (emulator-only).", _call("log_in"), _Login),
     *(
