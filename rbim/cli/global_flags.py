@@ -172,12 +172,12 @@ def split_global_flags(tokens: Sequence[str]) -> tuple[GlobalFlags, list[str]]:
     global one.
     """
     found: dict[str, Any] = {}  # FLAGS are texts, SWITCHES are True
-    dialect: list[str] = []
     rest: list[str] = []
     remaining = deque(tokens)
     while remaining:
         token = remaining.popleft()
         name, equals, value = token.removeprefix("--").partition("=")
+        key = name.replace("-", "_")
         if token == END:
             rest += [token, *remaining]
             break
@@ -186,26 +186,21 @@ def split_global_flags(tokens: Sequence[str]) -> tuple[GlobalFlags, list[str]]:
         elif name in JSON_NAMES:
             found |= {"json": True} if token in JSON else {}
             rest.append(token)
-        elif name == "dialect":
-            dialect.append(_value(name, value if equals else remaining.popleft() if remaining else ""))
-        elif name.replace("-", "_") in found:
+        elif key in found and name != "dialect":
             raise WrongFlag(f"--{name} is given twice")
         elif name in FLAGS:
-            found[name.replace("-", "_")] = _value(name, value if equals else remaining.popleft() if remaining else "")
+            text = value if equals else remaining.popleft() if remaining else ""
+            if not text or text.startswith("--"):
+                raise WrongFlag(f"--{name} needs a value: {FLAGS[name][0]}")
+            found[key] = (*found.get(key, ()), text) if name == "dialect" else text
         elif equals:
             raise WrongFlag(f"--{name} takes no value")
         else:
             found[name] = True
-    return GlobalFlags(**found, dialect=tuple(dialect), words=tuple(tokens)), rest
+    return GlobalFlags(**found, words=tuple(tokens)), rest
 
 
 COMMAND = 2  # the number of words in the name of an operation's command
-
-
-def _value(name: str, value: str) -> str:
-    if value and not value.startswith("--"):
-        return value
-    raise WrongFlag(f"--{name} needs a value: {FLAGS[name][0]}")
 
 
 def _fields(command: Sequence[str]) -> frozenset[str]:

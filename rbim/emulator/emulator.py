@@ -331,7 +331,7 @@ class Emulator:
             self.world.assume("team_members_list_sender")
         members = [account for account in group.members if account != sender]
         return self.copier.send(
-            CopiedMessage(conv_type=ConvType.TEAM, to=to, sender=sender, text=text, members=members, **extras),
+            CopiedMessage(conv_type=ConvType.TEAM, to=to, sender=sender, text=text, members=members, **extras)
         )
 
     def push(

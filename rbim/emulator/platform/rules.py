@@ -45,14 +45,7 @@ if TYPE_CHECKING:
     from rbim.dialect import Dialect
     from rbim.emulator.rules import Rules
 
-__all__ = [
-    "RULES",
-    "DependsOnDialect",
-    "GroupChange",
-    "Refusal",
-    "Rule",
-    "World",
-]
+__all__ = ["RULES", "DependsOnDialect", "GroupChange", "Refusal", "Rule", "World"]
 
 O = TypeVar("O", bound=Operation[Any])  # noqa: E741  # an operation
 

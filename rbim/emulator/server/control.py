@@ -217,11 +217,7 @@ def _counts(context: ControlContext) -> Any:
 
 def _clock(context: ControlContext, _: object = None) -> Any:
     clock = context.emulator.clock
-    return {
-        "now": clock.now().isoformat(),
-        "monotonic": clock.monotonic(),
-        "emulated": isinstance(clock, EmulatedClock),
-    }
+    return {"now": clock.now().isoformat(), "monotonic": clock.monotonic(), "emulated": isinstance(clock, EmulatedClock)}
 
 
 async def _advance(context: ControlContext, body: _Advance) -> Any:

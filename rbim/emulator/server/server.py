@@ -184,10 +184,7 @@ class Listener:
             return
         reserve(self._socket, alone=False)
         server = self._server = await asyncio.get_running_loop().create_server(
-            lambda: Protocol(self),
-            sock=self._socket,
-            backlog=self.config.backlog,
-            start_serving=False,
+            lambda: Protocol(self), sock=self._socket, backlog=self.config.backlog, start_serving=False
         )
         await server.start_serving()
 
