@@ -58,8 +58,8 @@ class Gap:
 
 def choice(settles: str, section: str, grade: Grade = Grade.GUESS, *, default: T, only: str = "") -> T:
     """Return an attrs field with the gap that it settles."""
-    gap = {"gap": (settles, section, grade, only)}
-    return attrs.field(default=default, hash=not isinstance(default, Mapping), metadata=gap)
+    metadata = {"settles": settles, "section": section, "grade": grade, "only": only}
+    return attrs.field(default=default, hash=not isinstance(default, Mapping), metadata=metadata)
 
 
 @frozen(kw_only=True)
@@ -83,8 +83,7 @@ class Choices:
     def gaps(cls) -> Iterator[Gap]:
         """Yield the gap that each field settles, with its default and grade, in order."""
         for each in attrs.fields(cls):
-            settles, section, grade, only = each.metadata["gap"]
-            yield Gap(name=each.name, default=each.default, settles=settles, section=section, grade=grade, only=only)
+            yield Gap(name=each.name, default=each.default, **each.metadata)
 
     @classmethod
     def read(cls, name: str, given: object) -> Any:  # the field's type

@@ -429,7 +429,8 @@ def load(
         values |= _setting(key, value, ARGUMENT, f"{field}: {shown}".removesuffix(": "), field)
     config = Config(profile=name, place=place, profiles=tuple(profiles), values=MappingProxyType(values))
     token, several = config.values[TOKEN], config["callback_credentials_file"]
-    holds_token = any(TOKEN in each and each[TOKEN].key == TOKEN for each in profiles.values())  # not where one is
+    # a file that only names a file or a variable with the token contains none itself
+    holds_token = any(TOKEN in settings and settings[TOKEN].key == TOKEN for settings in profiles.values())
     named = [place.path] if place is not None and holds_token else []
     named += [path for path in (token.value if token.key == "token_file" else None, several) if path is not None]
     for path in filter(_readable_by_others, dict.fromkeys(named)):

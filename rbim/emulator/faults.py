@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, get_args
 
-from attrs import Attribute, evolve, field, fields, frozen
+from attrs import Attribute, asdict, evolve, field, fields, frozen
 from cattrs.gen import make_dict_structure_fn, override
 
 from rbim.emulator.documents import exactly, kind_of, one_of, read_document, strict_converter
@@ -380,10 +380,8 @@ def _with_effect(effect: Effect, injection: Injection, running: _Running[Fault],
             return evolve(injection, delay=injection.delay + effect.draw(running.random))
         case SlowBody():
             return evolve(injection, body_time=injection.body_time + effect.seconds)
-        case Status():
-            return evolve(injection, status=effect.status, retry_after=effect.retry_after)
-        case Code():
-            return evolve(injection, code=effect.code, message=effect.message)
+        case Status() | Code() | CutShort():  # their fields are those of an injection
+            return evolve(injection, **asdict(effect))
         case Throttle():
             while running.recent and running.recent[0] <= now - 1:
                 running.recent.popleft()
@@ -392,8 +390,6 @@ def _with_effect(effect: Effect, injection: Injection, running: _Running[Fault],
                 return injection
             answer = {"status": 429} if effect.code is None else {"code": effect.code, "message": "too many requests"}
             return evolve(injection, retry_after=effect.retry_after, **answer)
-        case CutShort():
-            return evolve(injection, keep=effect.keep)
         case Refuse() | ResetBefore() | ResetAfter() | InvalidJson() | DuplicateFields():
             happens: dict[str, Any] = {kind_of(type(effect)): True}
             return evolve(injection, **happens)
