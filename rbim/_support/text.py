@@ -17,6 +17,7 @@ __all__ = [
     "one_line",
     "quoted",
     "quoted_key",
+    "storable",
 ]
 
 EXCERPT = 120  # characters of an unreadable answer that an error message shows at most
@@ -123,3 +124,8 @@ def install_command(extra: str) -> str:
     except PackageNotFoundError:
         return f'python -m pip install ".[{extra}]", in a clone of the repository of rbim'
     return f'python -m pip install "rbim[{extra}]"'
+
+
+def storable(text: str) -> str:
+    """Return a text without lone surrogates, which a traceback may quote and no store can hold."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -19,7 +19,7 @@ from rbim.callbacks.inbox.sqlite import INBOX
 from rbim.callbacks.inbox.statements import BY_KEY, DEAD, DONE, QUARANTINED
 from rbim.callbacks.inbox.store import InboxStore
 from rbim.callbacks.inbox.stored import StoredInbox
-from rbim.clock import SystemClock
+from rbim.clock import SystemClock, epoch_of
 from rbim.errors import InvalidRequest
 from rbim.storage.sqlite import CommandFailure, MemoryDatabase
 
@@ -81,7 +81,7 @@ class MemorySink(StoredInbox):
         self._capacity = self._room = capacity  # so much room there is at least
         self._remember, self._accepted = remember, 0
         self._dialect = dialect
-        self._database = MemoryDatabase(INBOX, clock=lambda: self.clock.now().timestamp())
+        self._database = MemoryDatabase(INBOX, clock=epoch_of(self.clock))
         self._store = InboxStore(self._database, retention=inf, lease=inf, dead_retention=None)
         self._transactions = _Transactions(self._database, after=self._admit_waiting)
         self._waiting: deque[_WaitingDelivery] = deque()

@@ -33,6 +33,7 @@ __all__: list[str] = []
 # Times are epoch seconds. The body is the last column, so that no search has to read past it.
 
 WAITING, DONE, DEAD, QUARANTINED = range(4)
+STATES = ("waiting", "done", "dead", "quarantined")  # as people and programs read them
 
 SCHEMA = (
     """CREATE TABLE event (

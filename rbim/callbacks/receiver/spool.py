@@ -19,6 +19,7 @@ from rbim.callbacks.inbox.protocols import OtherContent
 from rbim.callbacks.observers import Observers, Quarantined, logger
 from rbim.callbacks.worker.attempt import ForeignCode, failure_of
 from rbim.callbacks.worker.backoff import Backoff
+from rbim.clock import epoch_of
 from rbim.errors import InvalidRequest
 from rbim.storage.group_commit import Chain, GroupCommit, open_group_commit
 from rbim.storage.sqlite import Database, FileKind
@@ -141,7 +142,7 @@ class Spool:
     def __init__(self, path: Path, sink: Sink, *, clock: Clock, budget: float, observers: Observers | None = None) -> None:
         self.holds = False
         self._path = path
-        self._file = _SpoolFile(path, SPOOL, clock=lambda: clock.now().timestamp())
+        self._file = _SpoolFile(path, SPOOL, clock=epoch_of(clock))
         self._sink = sink
         self._accept: Callable[..., Awaitable[bool | OtherContent]] = sink.accept
         self._chained = "chain" in signature(sink.accept).parameters

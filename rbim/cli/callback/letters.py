@@ -132,16 +132,7 @@ def list_letters(  # flags, each with a default
     as_json
         Print one JSON object per line, with everything but the body. The body is in `show`.
     """
-
-    async def read(archive: Archive) -> list[StoredEvent]:
-        found: list[StoredEvent] = []
-        at = after
-        while len(found) <= limit and (page := await choice.page(archive, at, min(PAGE, limit - len(found) + 1))):
-            found += page
-            at = page[-1].number
-        return found
-
-    found = with_archive(inbox, read)
+    found = with_archive(inbox, lambda archive: choice.page(archive, after, limit + 1))
     shown = found[:limit]
     if as_json:
         for letter in shown:
