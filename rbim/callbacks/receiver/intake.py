@@ -1,4 +1,4 @@
-"""The path of one delivery through the receiver: from raw bytes to the answer."""
+"""The path of one delivery through the receiver: from the ASGI server to the answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from anyio import Event
 from attrs import define, evolve, field
 
-from rbim._support.asgi import TooLarge, body_of
+from rbim._support.asgi import TooLarge, body_of, lifespan
 from rbim._support.text import one_line
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.events import as_utf8
@@ -25,7 +25,7 @@ from rbim.callbacks.observers import (
     Skewed,
     Spooled,
 )
-from rbim.callbacks.receiver.replies import ACCEPTED, INCOMPLETE, REFUSALS, UNAVAILABLE, Reply
+from rbim.callbacks.receiver.replies import ACCEPTED, INCOMPLETE, NOT_POST, REFUSALS, UNAVAILABLE, Reply, reply_of
 from rbim.callbacks.signature import Policy, Reason, Rejected, verify
 from rbim.callbacks.worker.attempt import caller_error
 from rbim.clock import monotonic_of
@@ -35,13 +35,14 @@ from rbim.timeouts import deadlines_of, is_unshielded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from contextlib import AbstractContextManager
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
-    from rbim._support.asgi import Receive
+    from rbim._support.asgi import Receive, Scope, Send
     from rbim.callbacks.delivery import Delivery
     from rbim.callbacks.inbox.protocols import Sink
     from rbim.callbacks.observers import Observers
     from rbim.callbacks.receiver.key_ring import KeyRing
+    from rbim.callbacks.receiver.replies import Health
     from rbim.callbacks.receiver.spool import Spool
     from rbim.callbacks.signature import Headers, Verified
     from rbim.clock import Clock
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
     Expiring = Callable[[float], AbstractContextManager[object, bool]]  # a block that may end before its last line
 
-__all__ = ["Intake"]
+__all__ = ["AsgiApp", "Intake"]
 
 # Theory of operation: the answer to one delivery.
 #
@@ -93,6 +94,53 @@ MOST_OF_PROBE = 16  # bytes of a probe's body: an empty object with white space
 
 Line = dict[int, Event | None]
 """The deliveries of one conversation on their way, in order; with an event for each that waits until it is the first."""
+
+
+class AsgiApp:
+    """The ASGI application of a receiver; it takes deliveries at every path, and a GET at the path ``health_path``.
+
+    Served alone, it enters and leaves the receiver on the server's lifespan events. It is an object and not a method because
+    servers look at ``__call__`` to tell ASGI 3 from ASGI 2.
+    """
+
+    def __init__(
+        self,
+        intake: Intake,
+        receiver: AbstractAsyncContextManager[object],
+        health: Callable[[], Awaitable[Health]],
+        health_path: str | None,
+    ) -> None:
+        self._intake = intake
+        self._receiver = receiver
+        self._health = health
+        self._health_path = health_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope."""
+        if scope["type"] == "http":
+            if scope["method"] == "POST":
+                reply = await self._intake.take(scope["headers"], b"", receive)
+            else:
+                reply = await self._other(scope)
+            if reply is not None:
+                start, body = reply.asgi
+                await send(start)
+                await send(body)
+        elif scope["type"] == "lifespan":
+            await lifespan(receive, send, self._receiver)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+        else:
+            raise ValueError(f"an ASGI scope of the unknown type {scope['type']!r}")
+
+    async def _other(self, scope: Scope) -> Reply:
+        path, root = str(scope["path"]), str(scope.get("root_path", ""))
+        if root and path.startswith(f"{root}/"):  # the application is mounted there
+            path = path[len(root) :]
+        if self._health_path is None or scope["method"] not in ("GET", "HEAD") or path != self._health_path:
+            return NOT_POST
+        reply = reply_of(await self._health())
+        return evolve(reply, body=b"") if scope["method"] == "HEAD" else reply
 
 
 @define(eq=False, repr=False, kw_only=True)

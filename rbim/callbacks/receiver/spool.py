@@ -19,7 +19,7 @@ from rbim.callbacks.inbox.protocols import OtherContent
 from rbim.callbacks.observers import Observers, Quarantined, logger
 from rbim.callbacks.worker.attempt import ForeignCode, failure_of
 from rbim.callbacks.worker.backoff import Backoff
-from rbim.clock import epoch_of
+from rbim.clock import epoch_of, monotonic_of
 from rbim.errors import InvalidRequest
 from rbim.storage.group_commit import Chain, GroupCommit, open_group_commit
 from rbim.storage.sqlite import Database, FileKind
@@ -146,7 +146,7 @@ class Spool:
         self._sink = sink
         self._accept: Callable[..., Awaitable[bool | OtherContent]] = sink.accept
         self._chained = "chain" in signature(sink.accept).parameters
-        self._clock = clock
+        self._clock, self._monotonic = clock, monotonic_of(clock)
         self._budget = budget
         self._observers = observers or Observers()
         self._entered = AsyncExitStack()
@@ -183,7 +183,7 @@ class Spool:
         again = 0.0  # when that ends
         failures = 0  # of the file and of the sink, since nothing waited
         while True:
-            puts, self._news, now = self._puts, anyio.Event(), self._clock.monotonic()
+            puts, self._news, now = self._puts, anyio.Event(), self._monotonic()
             if now >= again:
                 failed.clear()
             rows: list[_SpoolRow] = []
@@ -238,7 +238,7 @@ class Spool:
                 pause = PAUSES.pause(failures) or PAUSES.most
                 if down:
                     await self._clock.sleep(pause)
-                again = self._clock.monotonic() + pause
+                again = self._monotonic() + pause
             failed.update(new)
 
     async def _offer(
