@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "empty",
@@ -27,9 +30,8 @@ SECRET = re.compile(r"[^\s'\"\[\](){},:=]{12,}")  # a word that is long enough t
 QUOTED = 60  # characters of a wrong value that an error message shows at most
 
 
-def empty() -> dict[str, Any]:
-    """Return an empty dictionary: a default factory three times as fast as ``dict[str, str]``."""
-    return {}
+empty: Callable[[], dict[str, Any]] = dict
+"""Makes an empty dictionary: a default factory three times as fast as ``dict[str, str]``."""
 
 
 def excerpt(body: bytes) -> str:
