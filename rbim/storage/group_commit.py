@@ -414,10 +414,8 @@ class _Asyncio:
     def soon(self, call: Callable[[], object]) -> None:
         """Call a function after all tasks that can go on now have gone on, and those that they wake in turn."""
         # after two turns: one would make nearly twice as many transactions
-        self._loop.call_soon(self._next_turn, call, context=self._context)
-
-    def _next_turn(self, call: Callable[[], object]) -> None:
-        self._loop.call_soon(call, context=self._context)
+        next_turn = partial(self._loop.call_soon, call, context=self._context)
+        self._loop.call_soon(next_turn, context=self._context)
 
     def soon_from_thread(self, call: Callable[[], object]) -> None:
         """Call a function soon, from any thread. After the loop has ended, do nothing."""

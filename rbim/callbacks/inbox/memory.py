@@ -138,7 +138,10 @@ class MemorySink(StoredInbox):
 
     def _accept(self, delivery: Delivery, *, room: bool) -> bool | OtherContent | None:
         """Store a delivery, and return whether it is new; None if it must wait for room."""
-        if delivery.problem is None and not (room and self._has_room()):  # noqa: SIM102  # in the order of the costs
+        if room and self._room < 1:
+            ((waiting,),) = self._database.query(COUNT_WAITING)
+            self._room = self._capacity - waiting
+        if delivery.problem is None and not (room and self._room > 0):  # noqa: SIM102  # in the order of the costs
             if not self._database.query(BY_KEY, (delivery.key,)):
                 return None
         (new,) = self._database.commit([partial(self._store.accept, delivery)])
@@ -149,12 +152,6 @@ class MemorySink(StoredInbox):
                 self._database.commit([partial(self._database.execute, forget, (self._remember,)) for forget in FORGET])
         accepted: bool | OtherContent = new
         return accepted
-
-    def _has_room(self) -> bool:
-        if self._room < 1:
-            ((waiting,),) = self._database.query(COUNT_WAITING)
-            self._room = self._capacity - waiting
-        return self._room > 0
 
 
 @define(eq=False)

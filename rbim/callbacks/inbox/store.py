@@ -108,7 +108,8 @@ class InboxStore:
             return [self.accept(deliveries[0])]
         if self.database.executemany(sql.ACCEPT, map(row_of, deliveries)) < len(deliveries):
             raise CommandFailed
-        self._open_conversations(dict.fromkeys(each.conversation for each in deliveries if each.problem is None))
+        conversations = dict.fromkeys(each.conversation for each in deliveries if each.problem is None)
+        self._let_be_claimed(sql.OPEN_CONVERSATION, conversations)
         return [True] * len(deliveries)
 
     def accept(self, delivery: Delivery) -> bool | OtherContent:
@@ -118,7 +119,7 @@ class InboxStore:
         """
         if self.database.execute(sql.ACCEPT, row_of(delivery)).rowcount > 0:
             if delivery.problem is None:
-                self._open_conversations((delivery.conversation,))
+                self._let_be_claimed(sql.OPEN_CONVERSATION, (delivery.conversation,))
             return True
         ((number, known),) = self.database.execute(sql.BY_KEY, (delivery.key,))
         if delivery.body == known or (content := _content(delivery.body)) == _content(known):
@@ -131,9 +132,9 @@ class InboxStore:
             return OtherContent(key=other.key, problem=other.problem or "")
         return False
 
-    def _open_conversations(self, conversations: Iterable[str]) -> None:
-        """Let conversations with waiting events be claimed from now on, unless they have their rows already."""
-        if self.database.executemany(sql.OPEN_CONVERSATION, [(each, self.database.now) for each in conversations]):
+    def _let_be_claimed(self, statement: str, conversations: Iterable[str]) -> None:
+        """Give conversations their rows, by OPEN_CONVERSATION, or by COUNT_ANEW if events in them wait again."""
+        if self.database.executemany(statement, [(each, self.database.now) for each in conversations]):
             self.database.news = True
 
     # ------------------------------------------------------------------------- leases, results
@@ -258,7 +259,7 @@ class InboxStore:
                 count += self._readmit(letter, delivery_of(letter.body, app_id=letter.app_id, received=letter.received))
             else:
                 self.database.execute(sql.REQUEUE, (letter.number,))
-                self._count_anew((letter.conversation,))
+                self._let_be_claimed(sql.COUNT_ANEW, (letter.conversation,))
                 count += 1
         return count
 
@@ -271,13 +272,8 @@ class InboxStore:
             values = (key, delivery.conversation, kind, msg_type, letter.number, key, letter.number)
             if self.database.execute(sql.READMIT, values).rowcount:
                 break
-        self._count_anew((delivery.conversation,))
+        self._let_be_claimed(sql.COUNT_ANEW, (delivery.conversation,))
         return True
-
-    def _count_anew(self, conversations: Iterable[str]) -> None:
-        """Let conversations be claimed in which events wait again; what begun there without an end may be another event."""
-        if self.database.executemany(sql.COUNT_ANEW, [(each, self.database.now) for each in conversations]):
-            self.database.news = True
 
     def replay(self, wanted: EventFilter, *, after: int, last: int) -> tuple[int, int]:
         """Replay one step of the events after number ``after`` up to ``last``; return the last number and the count."""
@@ -292,7 +288,8 @@ class InboxStore:
             else:
                 count += self._readmit(letter, delivery)
         values = values_of(wanted, after, until)
-        self._count_anew([name for (name,) in self.database.execute(sql.REPLAY_CONVERSATIONS, values).fetchall()])
+        conversations = self.database.execute(sql.REPLAY_CONVERSATIONS, values).fetchall()
+        self._let_be_claimed(sql.COUNT_ANEW, [name for (name,) in conversations])
         replayed: int = self.database.execute(sql.REPLAY, values).rowcount
         return until, count + replayed
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from rbim.callbacks.receiver.spool import Spool
     from rbim.callbacks.signature import Headers, Verified
     from rbim.clock import Clock
-    from rbim.timeouts import Deadlines
 
     Expiring = Callable[[float], AbstractContextManager[object, bool]]  # a block that may end before its last line
 
@@ -167,7 +166,6 @@ class Intake:
     _window: Policy = field(init=False)
     _begun: bool = field(default=False, init=False)  # entered once, or reported that it is not
     _failed: tuple[float, str] | None = field(default=None, init=False)  # the last one that neither sink nor spool stored
-    _deadlines: Deadlines | None = field(default=None, init=False)
     _scope: Expiring = field(init=False)
     _chained: bool = field(init=False)
     _lines: dict[str, Line] = field(factory=dict[str, Line], init=False)
@@ -189,14 +187,13 @@ class Intake:
     def begin(self) -> None:
         """Start to accept deliveries, in the running event loop."""
         if is_unshielded(getattr(type(self.sink), "accept", None)):  # the shared timer heeds no shields
-            self._deadlines = deadlines_of(self.clock, again=CANCEL_EVERY)
-            self._scope = cast("Expiring", (self._deadlines or self.clock).scope)
+            self._scope = cast("Expiring", (deadlines_of(self.clock, again=CANCEL_EVERY) or self.clock).scope)
         self.open = self._begun = True
         self._failed = None
 
     def end(self) -> None:
         """Accept no more deliveries; a later ``begin`` may be in another event loop."""
-        self.open, self._deadlines = False, None
+        self.open = False
         self._scope = cast("Expiring", self.clock.scope)
 
     @property

@@ -160,7 +160,7 @@ class Receiver(Generic[Resource]):
         self._log = notified.log
         self._ring = KeyRing(credentials, clock=self.clock, log=notified.log, grace=grace, pause=refresh_pause)
         self._spools = mode == "normal"
-        self._spool = self._spool_for(spool, budget, notified, needed=self._spools)
+        self._spool = self._spool_for(spool, budget, notified)
         self._intake = Intake(
             ring=self._ring,
             policy=policy or Policy.of(dialect),
@@ -316,23 +316,21 @@ class Receiver(Generic[Resource]):
         """
         return cast("Reply", await self._intake.take(headers, body))
 
-    def _spool_for(
-        self, path: str | PathLike[str] | None, budget: float, observers: Observers, *, needed: bool
-    ) -> Spool | None:
+    def _spool_for(self, path: str | PathLike[str] | None, budget: float, observers: Observers) -> Spool | None:
         """Return the spool, or None. If none is needed but its file exists, return it so that it is emptied."""
         beside: Path | None = getattr(self.sink, "path", None)
         if path is None and beside is not None:
             path = beside.with_name(f"{beside.name}-spool")
         if path is not None and beside is not None and Path(path).resolve() == beside.resolve():
             raise InvalidRequest(f"spool: {path} is the inbox itself; use another file", field="spool")
-        if path is None and needed and isinstance(getattr(self.sink, "ready", None), bool):
+        if path is None and self._spools and isinstance(getattr(self.sink, "ready", None), bool):
             raise InvalidRequest(
                 f"spool: {type(self.sink).__name__} is reached over a network, and in normal mode a delivery that it cannot"
                 ' take is lost: pass the path of an overflow file, such as spool="/var/lib/rbim/copies.spool", or set the'
                 ' platform and mode= to "high-guarantee"',
                 field="spool",
             )
-        if path is None or not (needed or Path(path).exists()):
+        if path is None or not (self._spools or Path(path).exists()):
             return None
         return Spool(Path(path), self.sink, clock=self.clock, budget=budget, observers=observers)
 

@@ -106,9 +106,6 @@ class _SpoolFile(Database):
         super().open()
         self.commit([partial(self.execute, OFFER_AGAIN)])
 
-    def count(self) -> int:
-        return int(self.execute(COUNT).fetchone()[0])
-
     def any(self) -> bool:
         return self.execute(ANY).fetchone() is not None
 
@@ -165,7 +162,8 @@ class Spool:
 
     async def waiting(self) -> int:
         """Return the number of deliveries that wait here."""
-        return await self._commits.query(self._file.count)
+        ((count,),) = await self._commits.query(partial(self._file.query, COUNT))
+        return int(count)
 
     def put(self, delivery: Delivery) -> Callable[[], Awaitable[None]]:
         """Queue a delivery behind those that were put before; return a function that waits until it is durable."""

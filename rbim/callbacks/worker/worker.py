@@ -515,15 +515,13 @@ class _Run:
         began, code, cancelled = self._monotonic(), ForeignCode(), True
         failure: HandlerFailure | None = None
 
-        def report_hung() -> None:
-            observers.notify(HungHandler, seconds=timeout, **about)
-
         def report_blocked(seconds: float) -> None:
             observers.notify(LoopBlocked, handler=call.handler, seconds=seconds)
 
         observers.notify(HandlingStarted, **about)
         try:
-            running: Any = call.run(partial(self._threads.run, timeout=timeout, hung=report_hung))
+            hung = partial(observers.notify, HungHandler, seconds=timeout, **about)
+            running: Any = call.run(partial(self._threads.run, timeout=timeout, hung=hung))
             if call.blocking:
                 running = await running
             if inspect.isawaitable(running):  # what a plain function returns, too: a decorator hid the async one

@@ -21,8 +21,8 @@ from cyclopts.validators import Number
 from rbim._support.json_values import json_values
 from rbim._support.text import headline, quoted
 from rbim.callbacks.events import document_of
-from rbim.cli.callback.filters import kind_of, moment_ago, shown_kinds
 from rbim.cli.callback.inboxes import InboxFile, is_on_server, shown_inbox, with_archive
+from rbim.cli.callback.options import kind_of, moment_ago, shown_kinds
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import print_error, print_note
 from rbim.cli.exit_codes import Exit
