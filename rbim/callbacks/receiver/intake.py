@@ -310,18 +310,7 @@ class Intake:
             # 4. The spool.
             kept = False
             if spool is not None and line is not None and (self.spools or spool.holds):
-                with self.clock.scope(SPOOL_BUDGET):
-                    try:
-                        await self._first_in(line, place)
-                        stored = spool.put(delivery)
-                        self._leave(delivery.conversation, place)
-                        line = None
-                        await stored()
-                        kept = True
-                    except BaseException as error:
-                        if (ending := caller_error(error)) is not None:
-                            raise ending from None
-                        self.observers.log.warning("the spool failed", exc_info=True)
+                kept = await self._keep(spool, delivery, line, place)
             self.observers.notify(Spooled, key=delivery.key, why=cause, kept=kept)
             if kept:
                 return self._accepted(delivery, began, new=True)
@@ -337,9 +326,27 @@ class Intake:
             turn = line[place] = Event()
             await turn.wait()
 
+    async def _keep(self, spool: Spool, delivery: Delivery, line: Line, place: int) -> bool:
+        """Store a delivery in the spool once it is the first in its line; return whether it is durable there in time."""
+        with self.clock.scope(SPOOL_BUDGET):
+            try:
+                await self._first_in(line, place)
+                stored = spool.put(delivery)
+                self._leave(delivery.conversation, place)
+                await stored()
+            except BaseException as error:
+                if (ending := caller_error(error)) is not None:
+                    raise ending from None
+                self.observers.log.warning("the spool failed", exc_info=True)
+            else:
+                return True
+        return False
+
     def _leave(self, conversation: str, place: int) -> None:
-        """Take a delivery out of its line. A broken chain is over once no delivery is on its way."""
-        line = self._lines[conversation]
+        """Take a delivery out of its line if it is there. A broken chain is over once no delivery is on its way."""
+        line = self._lines.get(conversation, {})
+        if place not in line:
+            return
         del line[place]
         if not line:
             del self._lines[conversation]
