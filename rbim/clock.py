@@ -37,7 +37,8 @@ class SystemClock:
 
     async def sleep(self, seconds: float, /) -> None:
         """Wait for ``seconds`` of real time."""
-        await (late_anyio() if "trio" in sys.modules else import_module("asyncio")).sleep(seconds)  # the faster one
+        # asyncio's own, which is faster, while nothing has imported trio
+        await (late_anyio() if "trio" in sys.modules else import_module("asyncio")).sleep(seconds)
 
     def scope(self, seconds: float, /) -> CancelScope:
         """Return an anyio cancel scope that cancels ``seconds`` from now."""

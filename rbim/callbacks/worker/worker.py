@@ -253,10 +253,8 @@ class _Run:
         self.call_soon = waker()
         self._settings = settings
         self._clock, self._observers, self._log = settings.clock, settings.observers, settings.observers.log
-        self._now, self._monotonic = (
-            epoch_of(settings.clock),
-            monotonic_of(settings.clock),
-        )
+        self._now = epoch_of(settings.clock)  # inboxes measure leases by it
+        self._monotonic = monotonic_of(settings.clock)
         self._backlog = backlog
         self._resource = resource
         self._lease = settings.inbox.lease
