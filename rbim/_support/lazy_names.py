@@ -1,4 +1,4 @@
-"""Import on first use: the public names of packages, anyio, and the sleep of an event loop."""
+"""Import on first use: the public names of packages, and anyio."""
 
 from __future__ import annotations
 
@@ -10,18 +10,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["late_anyio", "late_sleep", "lazy_names"]
+__all__ = ["late_anyio", "lazy_names"]
 
 
 @cache
 def late_anyio() -> Any:  # the module; an import statement in each call would cost more than the call
     """Return the anyio module; import it on the first call."""
     return import_module("anyio")
-
-
-def late_sleep() -> Any:  # asyncio.sleep or anyio.sleep
-    """Return the function that waits on the running event loop: asyncio's own while nothing has imported trio."""
-    return (late_anyio() if "trio" in sys.modules else import_module("asyncio")).sleep
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "empty",
@@ -17,6 +20,7 @@ __all__ = [
     "one_line",
     "quoted",
     "quoted_key",
+    "storable",
 ]
 
 EXCERPT = 120  # characters of an unreadable answer that an error message shows at most
@@ -26,9 +30,8 @@ SECRET = re.compile(r"[^\s'\"\[\](){},:=]{12,}")  # a word that is long enough t
 QUOTED = 60  # characters of a wrong value that an error message shows at most
 
 
-def empty() -> dict[str, Any]:
-    """Return an empty dictionary: a default factory three times as fast as ``dict[str, str]``."""
-    return {}
+empty: Callable[[], dict[str, Any]] = dict
+"""Makes an empty dictionary: a default factory three times as fast as ``dict[str, str]``."""
 
 
 def excerpt(body: bytes) -> str:
@@ -123,3 +126,8 @@ def install_command(extra: str) -> str:
     except PackageNotFoundError:
         return f'python -m pip install ".[{extra}]", in a clone of the repository of rbim'
     return f'python -m pip install "rbim[{extra}]"'
+
+
+def storable(text: str) -> str:
+    """Return a text without lone surrogates, which a traceback may quote and no store can hold."""
+    return text.encode("utf-8", "backslashreplace").decode()

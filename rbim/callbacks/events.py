@@ -15,6 +15,7 @@ from typing import Any, ClassVar, cast
 
 from attrs import evolve, field, frozen
 from cattrs import Converter
+from cattrs.fns import identity
 
 from rbim._support import json
 from rbim._support.text import empty
@@ -22,7 +23,7 @@ from rbim.dialect import Dialect, MembersShape, TimeUnit
 from rbim.errors import CallbackRejected
 from rbim.operations.base import Answer, wire
 from rbim.wire.converter import make_converter
-from rbim.wire.quirks import as_it_is, read_text
+from rbim.wire.quirks import read_text
 
 __all__ = [
     "DOCUMENT",
@@ -317,7 +318,7 @@ class Event(Answer):
     antispam: bool = field(default=False, metadata=wire(read=flag))
     extra: Mapping[str, Any] = field(factory=empty, hash=False)
     # the key must never match a field of the platform, so that no field of the platform can be read as this one
-    document: Mapping[str, Any] = field(factory=empty, eq=False, repr=False, metadata=wire(DOCUMENT, read=as_it_is))
+    document: Mapping[str, Any] = field(factory=empty, eq=False, repr=False, metadata=wire(DOCUMENT, read=identity))
 
     @property
     def sent_at(self) -> datetime | None:
@@ -465,7 +466,7 @@ class UnknownEvent(Event):
     any event.
     """
 
-    document: Mapping[str, Any] = field(factory=empty, hash=False, metadata=wire(DOCUMENT, read=as_it_is))
+    document: Mapping[str, Any] = field(factory=empty, hash=False, metadata=wire(DOCUMENT, read=identity))
 
 
 _MESSAGES: dict[str, type[Event]] = {kind.type_name: kind for kind in Message.__subclasses__()}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.clock import SystemClock
 from rbim.postgres.errors import Dumper, Loader, explained, parameters_of, psycopg, server_of
-from rbim.storage.commands import CommandFailed, CommandFailure, call_all, run_apart, run_together
+from rbim.storage.group_commit import CommandFailed, CommandFailure, call_all, run_apart, run_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

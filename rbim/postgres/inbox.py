@@ -15,7 +15,7 @@ from rbim.callbacks.inbox.stored import DurableInbox
 from rbim.errors import InvalidRequest
 from rbim.postgres.database import PostgresDatabase
 from rbim.postgres.errors import without_password
-from rbim.storage.commands import CommandFailure
+from rbim.storage.group_commit import CommandFailure
 from rbim.validators import above_zero
 
 if TYPE_CHECKING:

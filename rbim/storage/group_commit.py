@@ -19,22 +19,24 @@ transaction) -> settled (committed, failed, or the whole transaction failed).
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from copy import copy
 from functools import partial
+from itertools import groupby
 from math import inf
 from queue import SimpleQueue
 from threading import Thread, get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from anyio import CancelScope, CapacityLimiter, get_cancelled_exc_class
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
+from attrs import frozen
 
 from rbim._support.event_loops import backend, later
-from rbim.storage.commands import Chain, CommandFailure, OneOfMany
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
@@ -46,12 +48,102 @@ if TYPE_CHECKING:
     Undo = Callable[[Any], Iterable[Callable[[], Any]]]
     Batch = dict[Future, Callable[[], Any]]
 
-__all__ = ["Chain", "CommitStore", "ExecutorThread", "GroupCommit", "open_group_commit"]
+__all__ = [
+    "Chain",
+    "CommandFailed",
+    "CommandFailure",
+    "CommitStore",
+    "ExecutorThread",
+    "GroupCommit",
+    "OneOfMany",
+    "call_all",
+    "open_group_commit",
+    "run_apart",
+    "run_together",
+]
+
+logger = logging.getLogger("rbim")
 
 T = TypeVar("T")
+A = TypeVar("A")
 
 LAST_WAIT = 3.0  # seconds after ``close`` for which a transaction still waits for another process that writes
 HURRY = 1.5  # seconds after ``close`` for which a transaction may still wait for a server
+
+
+@frozen
+class CommandFailure:
+    """The error of one command in a transaction; the other commands were committed."""
+
+    error: Exception
+
+
+class CommandFailed(Exception):
+    """The transaction is repeated with a savepoint for each command: one failed, or several cannot run as one."""
+
+
+class Chain:
+    """Commands that depend on their order: once one of them has failed (``broken`` is its error), all later ones fail."""
+
+    __slots__ = ("_failed_at", "_length", "broken")
+
+    def __init__(self) -> None:
+        self.broken: BaseException | None = None
+        self._length = 0
+        self._failed_at = inf
+
+    def take_place(self) -> int:
+        """Return the next place of the chain."""
+        self._length += 1
+        return self._length
+
+    def fail(self, error: BaseException, at: float = 0) -> None:
+        """Let all commands after the place ``at`` fail that have not run yet (default: all)."""
+        if self.broken is None:
+            self.broken = error
+        self._failed_at = min(self._failed_at, at)
+
+    def require(self, place: int) -> None:
+        """Raise the error of an earlier command if the one at ``place`` must not run.
+
+        A RuntimeError in place of a cancellation or an exit of the code that broke the chain: it must not end the writer.
+        """
+        if place <= self._failed_at or self.broken is None:
+            return
+        if isinstance(self.broken, Exception):
+            raise copy(self.broken) from self.broken
+        raise RuntimeError(f"an earlier one of the chain ended with {self.broken!r}") from self.broken
+
+
+class OneOfMany(Generic[A, T]):
+    """A command that costs less beside others of its kind: ``many`` gets the arguments of all, and returns their results.
+
+    It takes the next place of a ``chain``, and fails if an earlier command of it has failed.
+    """
+
+    __slots__ = ("argument", "chain", "many", "place")
+
+    def __init__(self, many: Callable[[Sequence[A]], Sequence[T]], argument: A, chain: Chain | None = None) -> None:
+        self.many = many
+        self.argument = argument
+        self.chain = chain
+        self.place = 0 if chain is None else chain.take_place()
+
+    def __call__(self) -> T:
+        """Run it alone."""
+        if self.chain is not None:
+            self.chain.require(self.place)
+        try:
+            (result,) = self.many((self.argument,))
+        except Exception as error:
+            self.fail(error, self.place)
+            raise
+        return result
+
+    def fail(self, error: Exception, at: float = 0) -> None:
+        """Let the commands of its chain after the place ``at`` fail (default: all)."""
+        if self.chain is not None:
+            self.chain.fail(error, at)
 
 
 class CommitStore(Protocol):
@@ -322,10 +414,8 @@ class _Asyncio:
     def soon(self, call: Callable[[], object]) -> None:
         """Call a function after all tasks that can go on now have gone on, and those that they wake in turn."""
         # after two turns: one would make nearly twice as many transactions
-        self._loop.call_soon(self._next_turn, call, context=self._context)
-
-    def _next_turn(self, call: Callable[[], object]) -> None:
-        self._loop.call_soon(call, context=self._context)
+        next_turn = partial(self._loop.call_soon, call, context=self._context)
+        self._loop.call_soon(next_turn, context=self._context)
 
     def soon_from_thread(self, call: Callable[[], object]) -> None:
         """Call a function soon, from any thread. After the loop has ended, do nothing."""
@@ -415,3 +505,60 @@ def _finished(work: Work) -> tuple[Any, BaseException | None]:
         return work(), None
     except BaseException as error:
         return None, error
+
+
+# For stores: how a transaction runs commands.
+
+
+def call_all(listeners: Iterable[Callable[[], object]], place: object) -> None:
+    """Call functions that want to hear of the news in a database; an error of one is logged with the ``place``."""
+    for call in tuple(listeners):
+        try:
+            call()
+        except Exception:  # the commands are committed all the same
+            logger.exception("a listener of %s failed", place)
+
+
+def run_together(commands: Iterable[Callable[[], Any]], harmless: tuple[type[Exception], ...]) -> list[Any]:
+    """Run commands in a transaction, neighbours of one kind as one; return the result of each.
+
+    An error in ``harmless``, which a command raises before it has written, is a CommandFailure. Raises CommandFailed for
+    any other.
+    """
+
+    def many_of(command: Any) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
+        of_many = command.__class__ is OneOfMany and (command.chain is None or command.chain.broken is None)
+        return command.many if of_many else None
+
+    results: list[Any] = []
+    for many, group in groupby(commands, many_of):
+        try:
+            if many is not None:
+                results += many([each.argument for each in cast("Iterable[OneOfMany[Any, Any]]", group)])
+                continue
+            for command in group:
+                try:
+                    results.append(command())
+                except harmless as error:
+                    results.append(CommandFailure(error))
+        except Exception as error:
+            raise CommandFailed from error
+    return results
+
+
+def run_apart(
+    commands: Iterable[Callable[[], Any]], execute: Callable[[str], object], in_transaction: Callable[[], bool]
+) -> list[Any]:
+    """Run each command in a savepoint; return its result, or its CommandFailure."""
+    results: list[Any] = []
+    for command in commands:
+        execute("SAVEPOINT command")
+        try:
+            results.append(command())
+        except Exception as error:
+            if not in_transaction():
+                raise  # the whole transaction was rolled back
+            execute("ROLLBACK TO SAVEPOINT command")
+            results.append(CommandFailure(error))
+        execute("RELEASE SAVEPOINT command")
+    return results

@@ -20,7 +20,7 @@ from attrs import frozen
 
 from rbim._support.private_files import create_private, require_trusted
 from rbim.errors import InvalidRequest
-from rbim.storage.commands import CommandFailed, CommandFailure, call_all, run_apart, run_together
+from rbim.storage.group_commit import CommandFailed, CommandFailure, call_all, run_apart, run_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Hook",
-    "as_it_is",
     "read_choice",
     "read_count",
     "read_date",
@@ -159,11 +158,6 @@ def write_date(moment: datetime) -> str:
     """Return a moment in the platform's form: only the year is padded."""
     day = f"{moment.year:04}-{moment.month}-{moment.day}"
     return f"{day} {moment.hour}:{moment.minute}:{moment.second}"
-
-
-def as_it_is(value: Any) -> Any:  # any value
-    """Return the value unchanged."""
-    return value
 
 
 def write_nested_members(value: tuple[str, ...]) -> dict[str, tuple[str, ...]]:

@@ -75,8 +75,7 @@ def impatient(sink, **options):
 
 def left_over(receiver):
     """What is in the table of the timer that deliveries share on asyncio."""
-    shared = receiver._intake._deadlines
-    return {} if shared is None else shared.scopes
+    return getattr(receiver._intake._scope.__self__, "scopes", {})
 
 
 def cancels():

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from rbim.storage.commands import Chain, CommandFailed, OneOfMany
+from rbim.storage.group_commit import Chain, CommandFailed, OneOfMany
 from rbim.storage.sqlite import CommandFailure, Database, FileKind
 
 KIND = FileKind(

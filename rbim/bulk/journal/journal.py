@@ -33,6 +33,7 @@ from rbim.bulk.journal.facts import facts_in
 from rbim.bulk.journal.loading import Loader
 from rbim.bulk.journal.schema import JOURNAL
 from rbim.bulk.work import AccountState, Chunk, FailureReason, RequestState
+from rbim.clock import epoch_of
 from rbim.errors import InvalidRequest
 from rbim.storage.sqlite import Database, InPlace
 
@@ -148,7 +149,7 @@ class Journal:
 
     def __init__(self, path: Path, *, clock: Clock) -> None:
         self.path = path
-        self.database = Database(path, JOURNAL, clock=lambda: clock.now().timestamp())
+        self.database = Database(path, JOURNAL, clock=epoch_of(clock))
         self._run = 0
         self._planned = self._plan_ends = 0  # the chunk of the plan that was read last, and the last one
         self._last_request = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from concurrent.futures import Future
 from contextlib import nullcontext
 from functools import partial
 from math import inf
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint
-from attrs import define
 
 from rbim._support.event_loops import waker
 from rbim.callbacks.events import parse
@@ -19,7 +19,7 @@ from rbim.callbacks.inbox.sqlite import INBOX
 from rbim.callbacks.inbox.statements import BY_KEY, DEAD, DONE, QUARANTINED
 from rbim.callbacks.inbox.store import InboxStore
 from rbim.callbacks.inbox.stored import StoredInbox
-from rbim.clock import SystemClock
+from rbim.clock import SystemClock, epoch_of
 from rbim.errors import InvalidRequest
 from rbim.storage.sqlite import CommandFailure, MemoryDatabase
 
@@ -81,10 +81,10 @@ class MemorySink(StoredInbox):
         self._capacity = self._room = capacity  # so much room there is at least
         self._remember, self._accepted = remember, 0
         self._dialect = dialect
-        self._database = MemoryDatabase(INBOX, clock=lambda: self.clock.now().timestamp())
+        self._database = MemoryDatabase(INBOX, clock=epoch_of(self.clock))
         self._store = InboxStore(self._database, retention=inf, lease=inf, dead_retention=None)
         self._transactions = _Transactions(self._database, after=self._admit_waiting)
-        self._waiting: deque[_WaitingDelivery] = deque()
+        self._waiting: deque[tuple[Delivery, Future[bool | OtherContent]]] = deque()  # for room
         self._lock = RLock()  # of what waits, and of the room
 
     async def __aenter__(self) -> Self:
@@ -114,31 +114,35 @@ class MemorySink(StoredInbox):
             if new is not None:
                 return new
             call_soon, decided = waker(), anyio.Event()
-            waiting = _WaitingDelivery(delivery, lambda: call_soon(decided.set))
-            self._waiting.append(waiting)
+            accepted: Future[bool | OtherContent] = Future()
+            accepted.add_done_callback(lambda _: call_soon(decided.set))
+            self._waiting.append((delivery, accepted))
         try:
             await decided.wait()
         except BaseException:
             with self._lock:
-                if waiting.new is None:
-                    self._waiting.remove(waiting)
+                if not accepted.done():
+                    self._waiting.remove((delivery, accepted))
             raise
-        return waiting.new or False
+        return accepted.result()
 
     def _admit_waiting(self) -> None:
         """Store deliveries that wait for capacity, in the order of their arrival."""
         with self._lock:
             while self._waiting:
-                new = self._accept(self._waiting[0].delivery, room=True)
+                delivery, accepted = self._waiting[0]
+                new = self._accept(delivery, room=True)
                 if new is None:
                     return
-                waiting = self._waiting.popleft()
-                waiting.new = new
-                waiting.notify()
+                self._waiting.popleft()
+                accepted.set_result(new)
 
     def _accept(self, delivery: Delivery, *, room: bool) -> bool | OtherContent | None:
         """Store a delivery, and return whether it is new; None if it must wait for room."""
-        if delivery.problem is None and not (room and self._has_room()):  # noqa: SIM102  # in the order of the costs
+        if room and self._room < 1:
+            ((waiting,),) = self._database.query(COUNT_WAITING)
+            self._room = self._capacity - waiting
+        if delivery.problem is None and not (room and self._room > 0):  # noqa: SIM102  # in the order of the costs
             if not self._database.query(BY_KEY, (delivery.key,)):
                 return None
         (new,) = self._database.commit([partial(self._store.accept, delivery)])
@@ -149,21 +153,6 @@ class MemorySink(StoredInbox):
                 self._database.commit([partial(self._database.execute, forget, (self._remember,)) for forget in FORGET])
         accepted: bool | OtherContent = new
         return accepted
-
-    def _has_room(self) -> bool:
-        if self._room < 1:
-            ((waiting,),) = self._database.query(COUNT_WAITING)
-            self._room = self._capacity - waiting
-        return self._room > 0
-
-
-@define(eq=False)
-class _WaitingDelivery:
-    """A delivery that waits for capacity; ``new`` is None until it is accepted or known."""
-
-    delivery: Delivery
-    notify: Callable[[], None]
-    new: bool | OtherContent | None = None
 
 
 class _Transactions:

@@ -12,6 +12,7 @@ from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.callbacks.inbox.statements import SCHEMA
 from rbim.callbacks.inbox.stored import DurableInbox
 from rbim.callbacks.observers import logger
+from rbim.clock import epoch_of
 from rbim.errors import InvalidRequest
 from rbim.storage.sqlite import Database, FileKind
 
@@ -46,7 +47,7 @@ def _path(given: str | PathLike[str]) -> Path:
 
 
 def _database(inbox: SqliteInbox) -> Database:
-    return Database(inbox.path, INBOX, clock=lambda: inbox.clock.now().timestamp())
+    return Database(inbox.path, INBOX, clock=epoch_of(inbox.clock))
 
 
 @define(eq=False, on_setattr=setters.frozen)
@@ -73,12 +74,8 @@ class SqliteInbox(DurableInbox):
 
         Raises FileNotFoundError if the file was deleted, moved or replaced.
         """
-
-        def counted() -> Counts:
-            self._database.require_in_place()
-            return self._store.counts()
-
-        return await self._commits.query(counted)
+        await self._commits.query(self._database.require_in_place)
+        return await super().counts()
 
     async def vacuum(self) -> None:
         """Rewrite the file and empty its log, so that no byte of a deleted event is left in them.

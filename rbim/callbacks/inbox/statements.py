@@ -33,6 +33,7 @@ __all__: list[str] = []
 # Times are epoch seconds. The body is the last column, so that no search has to read past it.
 
 WAITING, DONE, DEAD, QUARANTINED = range(4)
+STATES = ("waiting", "done", "dead", "quarantined")  # as people and programs read them
 
 SCHEMA = (
     """CREATE TABLE event (
@@ -106,18 +107,16 @@ OLDEST_RECEIVED = "SELECT received FROM event WHERE number = (SELECT min(number 
 LAST_NUMBER = "SELECT coalesce(max(number), 0) FROM event"
 CHOSEN = """number > :after AND number <= :until AND received >= :since
     AND (:any_class OR :classes LIKE '%,' || class || ',%') AND (:any_type OR msg_type = :msg_type)"""
-LETTER = """SELECT number, key, conversation, app_id, body, received, attempts, error, msg_type, state
-    FROM event WHERE number = ? AND state IN (2, 3)"""
+STORED = "SELECT number, key, conversation, app_id, body, received, attempts, error, msg_type, state FROM event"
+LETTER = f"{STORED} WHERE number = ? AND state IN (2, 3)"
 LETTERS = {
-    state: f"""SELECT number, key, conversation, app_id, body, received, attempts, error, msg_type, state
-    FROM event WHERE state = {state} AND {CHOSEN}
+    state: f"""{STORED} WHERE state = {state} AND {CHOSEN}
     AND (:any_conversation OR conversation = :conversation OR conversation = app_id || '/' || :conversation)
-    ORDER BY number LIMIT :limit"""  # noqa: S608  # constants
+    ORDER BY number LIMIT :limit"""
     for state in (DEAD, QUARANTINED)
 }
 NEWEST = {
-    state: f"""SELECT number, key, conversation, app_id, body, received, attempts, error, msg_type, state
-    FROM event WHERE number < ? {"" if state is None else f"AND state = {state}"} ORDER BY number DESC LIMIT ?"""  # noqa: S608
+    state: f"{STORED} WHERE number < ? {'' if state is None else f'AND state = {state}'} ORDER BY number DESC LIMIT ?"
     for state in (None, WAITING, DONE, DEAD, QUARANTINED)
 }
 RECEIVED = "SELECT received, state FROM event ORDER BY number DESC LIMIT ?"
@@ -129,6 +128,7 @@ REQUEUE = "UPDATE event SET state = 0, attempts = 0, finished = NULL, error = NU
 READMIT = """UPDATE event SET key = ?, conversation = ?, class = ?, msg_type = ?, state = 0, finished = NULL, error = NULL
     WHERE number = ? AND NOT EXISTS (SELECT 1 FROM event AS other WHERE other.key = ? AND other.number <> ?)"""
 OTHER_OF_KEY = "SELECT 1 FROM event WHERE key = ? AND number <> ?"
+# what begun without an end in a conversation in which events wait again may be another event
 COUNT_ANEW = """INSERT INTO conversation (name, ready) VALUES (?, ?) ON CONFLICT (name) DO UPDATE
     SET begun = CASE WHEN conversation.ready > excluded.ready AND conversation.begun > 0 THEN 1 ELSE 0 END"""
 DELETE = "DELETE FROM event WHERE number = ? AND state = ?"

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
 
+from rbim._support.text import storable
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.events import document_of
 from rbim.callbacks.inbox import statements as sql
-from rbim.callbacks.inbox.protocols import Claim, Counts, LeaseLost, OtherContent, StoredEvent
+from rbim.callbacks.inbox.protocols import Claim, LeaseLost, OtherContent, StoredEvent
 from rbim.callbacks.inbox.statements import DEAD, DONE, QUARANTINED
 from rbim.errors import CallbackRejected
-from rbim.storage.commands import CommandFailed, CommandFailure
-from rbim.storage.group_commit import CommitStore
+from rbim.storage.group_commit import CommandFailed, CommandFailure, CommitStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from rbim.callbacks.delivery import Delivery
 
-__all__ = ["LARGEST", "SLACK", "STEP", "EventFilter", "InboxStore", "claim_of", "row_of", "storable"]
+__all__ = ["LARGEST", "SLACK", "STEP", "EventFilter", "InboxStore", "claim_of", "events_of", "row_of", "values_of"]
 
 LARGEST = 2**63 - 1  # the largest number that SQLite stores
 SLACK = 0.001  # seconds that a due time may be early: conversion between float and datetime rounds
@@ -33,7 +33,6 @@ PURGE_EVERY = 60.0  # seconds
 STEP = 500  # events that one transaction deletes or requeues, and letters that one looks at
 REPLAY_STEP = 1000
 OTHER_CONTENT = "other content under the msgId of event "  # begins the ``error`` of such an event, before the number
-STATES: tuple[str, ...] = ("waiting", "done", "dead", "quarantined")  # by their numbers
 
 
 @frozen(kw_only=True)
@@ -66,27 +65,19 @@ class _StoreDatabase(CommitStore, Protocol):
     purge: Callable[[], object]
     listeners: dict[Callable[[], object], None]
 
-    def clock(self) -> float:
-        """Return the time in epoch seconds."""
-        ...
+    def clock(self) -> float: ...
 
-    def execute(self, statement: str, values: Any = ()) -> Any:
-        """Execute a statement in a transaction; return the cursor."""
-        ...
+    def execute(self, statement: str, values: Any = ()) -> Any: ...
 
-    def executemany(self, statement: str, values: Any) -> int:
-        """Execute a statement for each of the values; return the number of changed rows."""
-        ...
+    def executemany(self, statement: str, values: Any) -> int: ...
 
-    def query(self, statement: str, values: Any = ()) -> list[Any]:
-        """Return the rows of a search outside a transaction."""
-        ...
+    def query(self, statement: str, values: Any = ()) -> list[Any]: ...
 
 
 class InboxStore:
-    """What a transaction does, and what reads find. Times are in seconds.
+    """What a transaction does. Times are in seconds.
 
-    The methods from ``accept_all`` to ``due`` are commands: they run in a transaction of ``database``.
+    All methods are commands, which run in a transaction of ``database``, except for ``readmissible``, which only reads.
     """
 
     def __init__(self, database: _StoreDatabase, *, retention: float, lease: float, dead_retention: float | None) -> None:
@@ -109,7 +100,8 @@ class InboxStore:
             return [self.accept(deliveries[0])]
         if self.database.executemany(sql.ACCEPT, map(row_of, deliveries)) < len(deliveries):
             raise CommandFailed
-        self._open_conversations(dict.fromkeys(each.conversation for each in deliveries if each.problem is None))
+        conversations = dict.fromkeys(each.conversation for each in deliveries if each.problem is None)
+        self._let_be_claimed(sql.OPEN_CONVERSATION, conversations)
         return [True] * len(deliveries)
 
     def accept(self, delivery: Delivery) -> bool | OtherContent:
@@ -119,7 +111,7 @@ class InboxStore:
         """
         if self.database.execute(sql.ACCEPT, row_of(delivery)).rowcount > 0:
             if delivery.problem is None:
-                self._open_conversations((delivery.conversation,))
+                self._let_be_claimed(sql.OPEN_CONVERSATION, (delivery.conversation,))
             return True
         ((number, known),) = self.database.execute(sql.BY_KEY, (delivery.key,))
         if delivery.body == known or (content := _content(delivery.body)) == _content(known):
@@ -132,9 +124,9 @@ class InboxStore:
             return OtherContent(key=other.key, problem=other.problem or "")
         return False
 
-    def _open_conversations(self, conversations: Iterable[str]) -> None:
-        """Let conversations with waiting events be claimed from now on, unless they have their rows already."""
-        if self.database.executemany(sql.OPEN_CONVERSATION, [(each, self.database.now) for each in conversations]):
+    def _let_be_claimed(self, statement: str, conversations: Iterable[str]) -> None:
+        """Give conversations their rows, by OPEN_CONVERSATION, or by COUNT_ANEW if events in them wait again."""
+        if self.database.executemany(statement, [(each, self.database.now) for each in conversations]):
             self.database.news = True
 
     # ------------------------------------------------------------------------- leases, results
@@ -254,12 +246,12 @@ class InboxStore:
     def requeue(self, numbers: Sequence[int]) -> int:
         """Let dead letters wait again, and events in quarantine that can be read now; return their number."""
         count = 0
-        for letter in _events(row for each in numbers for row in self.database.execute(sql.LETTER, (each,)).fetchall()):
+        for letter in events_of(row for each in numbers for row in self.database.execute(sql.LETTER, (each,)).fetchall()):
             if letter.state == "quarantined":
                 count += self._readmit(letter, delivery_of(letter.body, app_id=letter.app_id, received=letter.received))
             else:
                 self.database.execute(sql.REQUEUE, (letter.number,))
-                self._count_anew((letter.conversation,))
+                self._let_be_claimed(sql.COUNT_ANEW, (letter.conversation,))
                 count += 1
         return count
 
@@ -272,13 +264,8 @@ class InboxStore:
             values = (key, delivery.conversation, kind, msg_type, letter.number, key, letter.number)
             if self.database.execute(sql.READMIT, values).rowcount:
                 break
-        self._count_anew((delivery.conversation,))
+        self._let_be_claimed(sql.COUNT_ANEW, (delivery.conversation,))
         return True
-
-    def _count_anew(self, conversations: Iterable[str]) -> None:
-        """Let conversations be claimed in which events wait again; what begun there without an end may be another event."""
-        if self.database.executemany(sql.COUNT_ANEW, [(each, self.database.now) for each in conversations]):
-            self.database.news = True
 
     def replay(self, wanted: EventFilter, *, after: int, last: int) -> tuple[int, int]:
         """Replay one step of the events after number ``after`` up to ``last``; return the last number and the count."""
@@ -286,14 +273,15 @@ class InboxStore:
         if until is None:
             return last, 0
         count = 0
-        rows = self.database.execute(sql.LETTERS[QUARANTINED], _values(EVERY, after, until)).fetchall()
+        rows = self.database.execute(sql.LETTERS[QUARANTINED], values_of(EVERY, after, until)).fetchall()
         for letter, delivery in _readable(rows, wanted):
             if self.database.execute(sql.OTHER_OF_KEY, (delivery.key, letter.number)).fetchone():
                 self.database.execute(sql.DELETE, (letter.number, QUARANTINED))  # it was accepted again meanwhile
             else:
                 count += self._readmit(letter, delivery)
-        values = _values(wanted, after, until)
-        self._count_anew([name for (name,) in self.database.execute(sql.REPLAY_CONVERSATIONS, values).fetchall()])
+        values = values_of(wanted, after, until)
+        conversations = self.database.execute(sql.REPLAY_CONVERSATIONS, values).fetchall()
+        self._let_be_claimed(sql.COUNT_ANEW, [name for (name,) in conversations])
         replayed: int = self.database.execute(sql.REPLAY, values).rowcount
         return until, count + replayed
 
@@ -337,52 +325,12 @@ class InboxStore:
         due = min((ready for ready, fence in rows if fence not in held), default=inf) - self.database.now
         return due if due > SLACK else 0.0
 
-    # ---------------------------------------------------------------------------------- reads
-
-    def counts(self) -> Counts:
-        """Return the numbers of events by state."""
-        ((waiting, done, dead, quarantined),) = self.database.query(sql.COUNTS)
-        return Counts(waiting=waiting, done=done, dead=dead, quarantined=quarantined)
-
-    def lag(self) -> float:
-        """Return the age of the oldest waiting event in seconds; 0 if none waits."""
-        rows = self.database.query(sql.OLDEST_RECEIVED)
-        return max(0.0, self.database.clock() - rows[0][0]) if rows else 0.0
-
-    def last(self) -> int:
-        """Return the number of the event accepted last; 0 if there is none."""
-        ((number,),) = self.database.query(sql.LAST_NUMBER)
-        return int(number)
-
-    def letter(self, number: int) -> StoredEvent | None:
-        """Return a dead letter or an event in quarantine; None if there is none with this number."""
-        return next(iter(_events(self.database.query(sql.LETTER, (number,)))), None)
-
-    def letters(self, state: int, wanted: EventFilter, limit: int, after: int) -> list[StoredEvent]:
-        """Return at most ``limit`` dead letters or events in quarantine with numbers above ``after``."""
-        return _events(self.database.query(sql.LETTERS[state], _values(wanted, after, limit=limit)))
-
-    def newest(self, state: str | None, limit: int, before: int) -> list[StoredEvent]:
-        """Return the latest events in a state (None: any) with numbers below ``before``, the newest first."""
-        statement = sql.NEWEST[None if state is None else STATES.index(state)]
-        return _events(self.database.query(statement, (before, limit)))
-
-    def received(self, limit: int) -> list[tuple[float, str]]:
-        """Return when the latest events were received, in epoch seconds, and their states; the newest first."""
-        rows: list[tuple[float, int]] = self.database.query(sql.RECEIVED, (limit,))
-        return [(at, STATES[state]) for at, state in rows]
-
-    def replayable(self, wanted: EventFilter, *, after: int, until: int, dead_only: bool) -> list[tuple[str, int]]:
-        """Return how many done events and dead letters of these numbers a replay would let wait again, by ``msgType``."""
-        statement = sql.DEAD_BY_TYPE if dead_only else sql.REPLAYABLE
-        return self.database.query(statement, _values(wanted, after, until))
-
     def readmissible(self, wanted: EventFilter, *, after: int, keys: set[str]) -> tuple[int, list[str]]:
         """Return the ``msgType`` of each event among the next 500 in quarantine that a replay would let wait again.
 
         And the last number of them, 0 at the end. ``keys``: of those before them, to which it adds.
         """
-        rows = self.database.query(sql.LETTERS[QUARANTINED], _values(EVERY, after, limit=STEP))
+        rows = self.database.query(sql.LETTERS[QUARANTINED], values_of(EVERY, after, limit=STEP))
         found: list[str] = []
         for letter, delivery in _readable(rows, wanted):
             if delivery.key not in keys and not self.database.query(sql.OTHER_OF_KEY, (delivery.key, letter.number)):
@@ -417,7 +365,8 @@ def row_of(delivery: Delivery) -> tuple[str | float | bytes | None, ...]:
     return key, conversation, app_id, name, msg_type, at, QUARANTINED, at, problem, body
 
 
-def _events(rows: Iterable[Any]) -> list[StoredEvent]:
+def events_of(rows: Iterable[Any]) -> list[StoredEvent]:
+    """Return the events of rows of LETTER, LETTERS or NEWEST."""
     return [
         StoredEvent(
             number=number,
@@ -429,7 +378,7 @@ def _events(rows: Iterable[Any]) -> list[StoredEvent]:
             attempts=attempts,
             error=error or "",
             msg_type=msg_type,
-            state=STATES[int(state)],
+            state=sql.STATES[int(state)],
         )
         for number, key, conversation, app_id, body, received, attempts, error, msg_type, state in rows
     ]
@@ -437,14 +386,15 @@ def _events(rows: Iterable[Any]) -> list[StoredEvent]:
 
 def _readable(rows: Iterable[Any], wanted: EventFilter) -> Iterable[tuple[StoredEvent, Delivery]]:
     """Yield the events in quarantine that are wanted and can be read now, except for other content of a known event."""
-    for letter in _events(rows):
+    for letter in events_of(rows):
         if not letter.error.startswith(OTHER_CONTENT):
             delivery = delivery_of(letter.body, app_id=letter.app_id, received=letter.received)
             if delivery.problem is None and wanted.matches(delivery):
                 yield letter, delivery
 
 
-def _values(wanted: EventFilter, after: int, until: int = LARGEST, *, limit: int = LARGEST) -> dict[str, Any]:
+def values_of(wanted: EventFilter, after: int, until: int = LARGEST, *, limit: int = LARGEST) -> dict[str, Any]:
+    """Return the values of CHOSEN, and of the statements with it."""
     return {
         "after": after,
         "until": until,
@@ -464,8 +414,3 @@ def _content(body: bytes) -> Any:  # a JSON document without its resendFlag, or 
         return {name: value for name, value in document_of(body).items() if name != "resendFlag"}
     except CallbackRejected:
         return body
-
-
-def storable(text: str) -> str:
-    """Return a text without lone surrogates, which a traceback may quote and no store can hold."""
-    return text.encode("utf-8", "backslashreplace").decode()

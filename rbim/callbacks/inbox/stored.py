@@ -15,12 +15,13 @@ from attrs import define, field, setters
 
 from rbim._support.event_loops import waker
 from rbim.callbacks.events import Event, class_names
+from rbim.callbacks.inbox import statements as sql
+from rbim.callbacks.inbox.protocols import Counts
 from rbim.callbacks.inbox.statements import DEAD, QUARANTINED
-from rbim.callbacks.inbox.store import LARGEST, STEP, EventFilter, InboxStore
+from rbim.callbacks.inbox.store import LARGEST, STEP, EventFilter, InboxStore, events_of, values_of
 from rbim.clock import SystemClock
 from rbim.errors import InvalidRequest
-from rbim.storage.commands import OneOfMany
-from rbim.storage.group_commit import open_group_commit
+from rbim.storage.group_commit import OneOfMany, open_group_commit
 from rbim.timeouts import unshielded
 from rbim.validators import above_zero, or_none
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from rbim.callbacks.delivery import Delivery
-    from rbim.callbacks.inbox.protocols import Backlog, Claim, Counts, OtherContent, StoredEvent
+    from rbim.callbacks.inbox.protocols import Backlog, Claim, OtherContent, StoredEvent
     from rbim.clock import Clock
     from rbim.storage.group_commit import Chain, GroupCommit
 
@@ -72,11 +73,13 @@ class Archive(ABC):
 
     async def counts(self) -> Counts:
         """Return the numbers of waiting, done, dead and quarantined events. The time grows with the number of events."""
-        return await self._commits.query(self._store.counts)
+        ((waiting, done, dead, quarantined),) = await self._rows(sql.COUNTS)
+        return Counts(waiting=waiting, done=done, dead=dead, quarantined=quarantined)
 
     async def lag(self) -> float:
         """Return the age of the oldest waiting event in seconds; 0 if none waits. It takes longer, the more events wait."""
-        return await self._commits.query(self._store.lag)
+        rows = await self._rows(sql.OLDEST_RECEIVED)
+        return max(0.0, self._store.database.clock() - rows[0][0]) if rows else 0.0
 
     async def dead_letters(
         self,
@@ -93,8 +96,7 @@ class Archive(ABC):
         or the text of a ``msgType``. ``conversation``: its name, with or without ``app_id`` and ``/`` in front. (Default of
         each: any.) Raises InvalidRequest for an invalid argument.
         """
-        wanted = _event_filter(since, kind, conversation)
-        return await self._commits.query(partial(self._store.letters, DEAD, wanted, *_page(limit, after)))
+        return await self._letters(DEAD, _event_filter(since, kind, conversation), limit, after)
 
     async def quarantined(
         self,
@@ -106,12 +108,12 @@ class Archive(ABC):
         conversation: str | None = None,
     ) -> list[StoredEvent]:
         """Return the oldest events in quarantine; the arguments as in :meth:`dead_letters`."""
-        wanted = _event_filter(since, kind, conversation)
-        return await self._commits.query(partial(self._store.letters, QUARANTINED, wanted, *_page(limit, after)))
+        return await self._letters(QUARANTINED, _event_filter(since, kind, conversation), limit, after)
 
     async def event(self, number: int) -> StoredEvent | None:
         """Return a dead letter or an event in quarantine; None if there is none with this number."""
-        return await self._commits.query(partial(self._store.letter, number)) if _numbers_of((number,)) else None
+        found = await self._events(sql.LETTER, (number,)) if _numbers_of((number,)) else []
+        return found[0] if found else None
 
     async def newest(self, limit: int = 100, before: int | None = None, *, state: str | None = None) -> list[StoredEvent]:
         """Return the latest events, the newest first: at most ``limit``, with numbers below ``before`` (default: any).
@@ -119,11 +121,21 @@ class Archive(ABC):
         ``state``: only those that are ``waiting``, ``done``, ``dead`` or ``quarantined`` (default: any).
         """
         most, at = _page(limit, LARGEST if before is None else before)
-        return await self._commits.query(partial(self._store.newest, state, most, at))
+        return await self._events(sql.NEWEST[None if state is None else sql.STATES.index(state)], (at, most))
 
     async def received(self, limit: int = 20_000) -> list[tuple[float, str]]:
         """Return when the latest events were received, in epoch seconds, and their states; the newest first."""
-        return await self._commits.query(partial(self._store.received, limit))
+        return [(at, sql.STATES[state]) for at, state in await self._rows(sql.RECEIVED, (limit,))]
+
+    async def _rows(self, statement: str, values: Any = ()) -> list[Any]:
+        return await self._commits.query(partial(self._store.database.query, statement, values))
+
+    async def _events(self, statement: str, values: Any) -> list[StoredEvent]:
+        return await self._commits.query(lambda: events_of(self._store.database.query(statement, values)))
+
+    async def _letters(self, state: int, wanted: EventFilter, limit: int, after: int) -> list[StoredEvent]:
+        most, at = _page(limit, after)
+        return await self._events(sql.LETTERS[state], values_of(wanted, at, limit=most))
 
     async def requeue(self, numbers: Iterable[int]) -> int:
         """Make dead letters, and events in quarantine that can be read now, wait again; return their number.
@@ -166,7 +178,7 @@ class Archive(ABC):
         """
         wanted = _event_filter(since, kind)
         at, count = 0, 0
-        last = await self._commits.query(self._store.last)
+        ((last,),) = await self._rows(sql.LAST_NUMBER)
         while at < last:
             at, replayed = await self._commits.run(partial(self._store.replay, wanted, after=at, last=last))
             count += replayed
@@ -179,17 +191,17 @@ class Archive(ABC):
 
         ``dead_only``: how many of them are dead letters.
         """
-        wanted, store = _event_filter(since, kind), self._store
-        last = await self._commits.query(store.last)
-        step = LARGEST if dead_only else self._span  # dead letters have an index
+        wanted = _event_filter(since, kind)
+        ((last,),) = await self._rows(sql.LAST_NUMBER)
+        # dead letters have an index
+        statement, step = (sql.DEAD_BY_TYPE, LARGEST) if dead_only else (sql.REPLAYABLE, self._span)
         found: Counter[str] = Counter()
         for at in range(0, last, step):
-            count = partial(store.replayable, wanted, after=at, until=min(at + step, last), dead_only=dead_only)
-            found.update(dict(await self._commits.query(count)))
+            found.update(dict(await self._rows(statement, values_of(wanted, at, min(at + step, last)))))
         keys: set[str] = set()
         at, more = 0, not dead_only
         while more:
-            at, kinds = await self._commits.query(partial(store.readmissible, wanted, after=at, keys=keys))
+            at, kinds = await self._commits.query(partial(self._store.readmissible, wanted, after=at, keys=keys))
             found.update(kinds)
             more = at > 0
         return dict(found.most_common())
@@ -208,9 +220,12 @@ def _event_filter(
             except UnicodeEncodeError:
                 cause = f"{name}: characters that cannot be encoded in UTF-8 in {text!r}"
                 raise InvalidRequest(cause, field=name) from None
+    given = cast("object", kind)
+    if not (given is None or isinstance(given, str) or (isinstance(given, type) and issubclass(given, Event))):
+        raise InvalidRequest(f"kind: pass a class of events or the text of a msgType, not {kind!r}", field="kind")
     return EventFilter(
         since=-inf if since is None else _epoch(since, "since"),
-        classes=_classes(kind),
+        classes=None if kind is Event or not isinstance(kind, type) else class_names(kind),
         msg_type=str(kind) if isinstance(kind, str) else None,
         conversation=conversation,
     )
@@ -233,16 +248,6 @@ def _epoch(time: datetime, name: str) -> float:
     if not isinstance(cast("object", time), datetime) or time.tzinfo is None:
         raise InvalidRequest(f"{name}: pass a datetime with a time zone, not {time!r}", field=name)
     return time.timestamp()
-
-
-def _classes(kind: type[Event] | str | None) -> frozenset[str] | None:
-    """Return the names of a class and its subclasses, or None for any. Raises InvalidRequest."""
-    if kind is None or isinstance(kind, str) or kind is Event:
-        return None
-    given = cast("object", kind)
-    if not isinstance(given, type) or not issubclass(given, Event):
-        raise InvalidRequest(f"kind: pass a class of events or the text of a msgType, not {kind!r}", field="kind")
-    return class_names(given)
 
 
 class StoredInbox(Archive):

@@ -1,4 +1,4 @@
-"""The path of one delivery through the receiver: from raw bytes to the answer."""
+"""The path of one delivery through the receiver: from the ASGI server to the answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from anyio import Event
 from attrs import define, evolve, field
 
-from rbim._support.asgi import TooLarge, body_of
+from rbim._support.asgi import TooLarge, body_of, lifespan
 from rbim._support.text import one_line
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.events import as_utf8
@@ -25,7 +25,7 @@ from rbim.callbacks.observers import (
     Skewed,
     Spooled,
 )
-from rbim.callbacks.receiver.replies import ACCEPTED, INCOMPLETE, REFUSALS, UNAVAILABLE, Reply
+from rbim.callbacks.receiver.replies import ACCEPTED, INCOMPLETE, NOT_POST, REFUSALS, UNAVAILABLE, Reply, reply_of
 from rbim.callbacks.signature import Policy, Reason, Rejected, verify
 from rbim.callbacks.worker.attempt import caller_error
 from rbim.clock import monotonic_of
@@ -35,21 +35,21 @@ from rbim.timeouts import deadlines_of, is_unshielded
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from contextlib import AbstractContextManager
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
-    from rbim._support.asgi import Receive
+    from rbim._support.asgi import Receive, Scope, Send
     from rbim.callbacks.delivery import Delivery
     from rbim.callbacks.inbox.protocols import Sink
     from rbim.callbacks.observers import Observers
     from rbim.callbacks.receiver.key_ring import KeyRing
+    from rbim.callbacks.receiver.replies import Health
     from rbim.callbacks.receiver.spool import Spool
     from rbim.callbacks.signature import Headers, Verified
     from rbim.clock import Clock
-    from rbim.timeouts import Deadlines
 
     Expiring = Callable[[float], AbstractContextManager[object, bool]]  # a block that may end before its last line
 
-__all__ = ["Intake"]
+__all__ = ["AsgiApp", "Intake"]
 
 # Theory of operation: the answer to one delivery.
 #
@@ -95,6 +95,53 @@ Line = dict[int, Event | None]
 """The deliveries of one conversation on their way, in order; with an event for each that waits until it is the first."""
 
 
+class AsgiApp:
+    """The ASGI application of a receiver; it takes deliveries at every path, and a GET at the path ``health_path``.
+
+    Served alone, it enters and leaves the receiver on the server's lifespan events. It is an object and not a method because
+    servers look at ``__call__`` to tell ASGI 3 from ASGI 2.
+    """
+
+    def __init__(
+        self,
+        intake: Intake,
+        receiver: AbstractAsyncContextManager[object],
+        health: Callable[[], Awaitable[Health]],
+        health_path: str | None,
+    ) -> None:
+        self._intake = intake
+        self._receiver = receiver
+        self._health = health
+        self._health_path = health_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope."""
+        if scope["type"] == "http":
+            if scope["method"] == "POST":
+                reply = await self._intake.take(scope["headers"], b"", receive)
+            else:
+                reply = await self._other(scope)
+            if reply is not None:
+                start, body = reply.asgi
+                await send(start)
+                await send(body)
+        elif scope["type"] == "lifespan":
+            await lifespan(receive, send, self._receiver)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+        else:
+            raise ValueError(f"an ASGI scope of the unknown type {scope['type']!r}")
+
+    async def _other(self, scope: Scope) -> Reply:
+        path, root = str(scope["path"]), str(scope.get("root_path", ""))
+        if root and path.startswith(f"{root}/"):  # the application is mounted there
+            path = path[len(root) :]
+        if self._health_path is None or scope["method"] not in ("GET", "HEAD") or path != self._health_path:
+            return NOT_POST
+        reply = reply_of(await self._health())
+        return evolve(reply, body=b"") if scope["method"] == "HEAD" else reply
+
+
 @define(eq=False, repr=False, kw_only=True)
 class Intake:
     """Checks and stores deliveries while it is ``open``; handling is left to a worker.
@@ -119,7 +166,6 @@ class Intake:
     _window: Policy = field(init=False)
     _begun: bool = field(default=False, init=False)  # entered once, or reported that it is not
     _failed: tuple[float, str] | None = field(default=None, init=False)  # the last one that neither sink nor spool stored
-    _deadlines: Deadlines | None = field(default=None, init=False)
     _scope: Expiring = field(init=False)
     _chained: bool = field(init=False)
     _lines: dict[str, Line] = field(factory=dict[str, Line], init=False)
@@ -141,14 +187,13 @@ class Intake:
     def begin(self) -> None:
         """Start to accept deliveries, in the running event loop."""
         if is_unshielded(getattr(type(self.sink), "accept", None)):  # the shared timer heeds no shields
-            self._deadlines = deadlines_of(self.clock, again=CANCEL_EVERY)
-            self._scope = cast("Expiring", (self._deadlines or self.clock).scope)
+            self._scope = cast("Expiring", (deadlines_of(self.clock, again=CANCEL_EVERY) or self.clock).scope)
         self.open = self._begun = True
         self._failed = None
 
     def end(self) -> None:
         """Accept no more deliveries; a later ``begin`` may be in another event loop."""
-        self.open, self._deadlines = False, None
+        self.open = False
         self._scope = cast("Expiring", self.clock.scope)
 
     @property
@@ -265,18 +310,7 @@ class Intake:
             # 4. The spool.
             kept = False
             if spool is not None and line is not None and (self.spools or spool.holds):
-                with self.clock.scope(SPOOL_BUDGET):
-                    try:
-                        await self._first_in(line, place)
-                        stored = spool.put(delivery)
-                        self._leave(delivery.conversation, place)
-                        line = None
-                        await stored()
-                        kept = True
-                    except BaseException as error:
-                        if (ending := caller_error(error)) is not None:
-                            raise ending from None
-                        self.observers.log.warning("the spool failed", exc_info=True)
+                kept = await self._keep(spool, delivery, line, place)
             self.observers.notify(Spooled, key=delivery.key, why=cause, kept=kept)
             if kept:
                 return self._accepted(delivery, began, new=True)
@@ -292,9 +326,27 @@ class Intake:
             turn = line[place] = Event()
             await turn.wait()
 
+    async def _keep(self, spool: Spool, delivery: Delivery, line: Line, place: int) -> bool:
+        """Store a delivery in the spool once it is the first in its line; return whether it is durable there in time."""
+        with self.clock.scope(SPOOL_BUDGET):
+            try:
+                await self._first_in(line, place)
+                stored = spool.put(delivery)
+                self._leave(delivery.conversation, place)
+                await stored()
+            except BaseException as error:
+                if (ending := caller_error(error)) is not None:
+                    raise ending from None
+                self.observers.log.warning("the spool failed", exc_info=True)
+            else:
+                return True
+        return False
+
     def _leave(self, conversation: str, place: int) -> None:
-        """Take a delivery out of its line. A broken chain is over once no delivery is on its way."""
-        line = self._lines[conversation]
+        """Take a delivery out of its line if it is there. A broken chain is over once no delivery is on its way."""
+        line = self._lines.get(conversation, {})
+        if place not in line:
+            return
         del line[place]
         if not line:
             del self._lines[conversation]

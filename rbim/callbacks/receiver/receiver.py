@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, cast, get_args
 
 from anyio import create_task_group
-from attrs import evolve
 
-from rbim._support.asgi import lifespan
 from rbim._support.text import one_line, quoted
 from rbim.callbacks.observers import Observers
-from rbim.callbacks.receiver.intake import Intake
+from rbim.callbacks.receiver.intake import AsgiApp, Intake
 from rbim.callbacks.receiver.key_ring import KeyRing
-from rbim.callbacks.receiver.replies import NOT_POST, Health, reply_of
+from rbim.callbacks.receiver.replies import Health
 from rbim.callbacks.receiver.spool import Spool
 from rbim.callbacks.receiver.wsgi import ReceiverWsgi
 from rbim.callbacks.signature import Policy
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, Unpack
 
-    from rbim._support.asgi import Receive, Scope, Send
     from rbim.callbacks.inbox.protocols import Inbox, Sink
     from rbim.callbacks.inbox.stored import Archive
     from rbim.callbacks.receiver.key_ring import CallbackCredentials, CallbackCredentialsProvider
@@ -163,7 +160,7 @@ class Receiver(Generic[Resource]):
         self._log = notified.log
         self._ring = KeyRing(credentials, clock=self.clock, log=notified.log, grace=grace, pause=refresh_pause)
         self._spools = mode == "normal"
-        self._spool = self._spool_for(spool, budget, notified, needed=self._spools)
+        self._spool = self._spool_for(spool, budget, notified)
         self._intake = Intake(
             ring=self._ring,
             policy=policy or Policy.of(dialect),
@@ -175,7 +172,7 @@ class Receiver(Generic[Resource]):
             clock=self.clock,
             observers=notified,
         )
-        self.asgi = _ReceiverApp(self._intake, self, health)
+        self.asgi = AsgiApp(self._intake, self, self.health, health)
         self.wsgi = ReceiverWsgi(self, self._intake.policy.max_body, health)
         self._running: HostTask | None = None
         self._supervision = Supervision("receiver", notified, self.clock)
@@ -319,65 +316,23 @@ class Receiver(Generic[Resource]):
         """
         return cast("Reply", await self._intake.take(headers, body))
 
-    def _spool_for(
-        self, path: str | PathLike[str] | None, budget: float, observers: Observers, *, needed: bool
-    ) -> Spool | None:
+    def _spool_for(self, path: str | PathLike[str] | None, budget: float, observers: Observers) -> Spool | None:
         """Return the spool, or None. If none is needed but its file exists, return it so that it is emptied."""
         beside: Path | None = getattr(self.sink, "path", None)
         if path is None and beside is not None:
             path = beside.with_name(f"{beside.name}-spool")
         if path is not None and beside is not None and Path(path).resolve() == beside.resolve():
             raise InvalidRequest(f"spool: {path} is the inbox itself; use another file", field="spool")
-        if path is None and needed and isinstance(getattr(self.sink, "ready", None), bool):
+        if path is None and self._spools and isinstance(getattr(self.sink, "ready", None), bool):
             raise InvalidRequest(
                 f"spool: {type(self.sink).__name__} is reached over a network, and in normal mode a delivery that it cannot"
                 ' take is lost: pass the path of an overflow file, such as spool="/var/lib/rbim/copies.spool", or set the'
                 ' platform and mode= to "high-guarantee"',
                 field="spool",
             )
-        if path is None or not (needed or Path(path).exists()):
+        if path is None or not (self._spools or Path(path).exists()):
             return None
         return Spool(Path(path), self.sink, clock=self.clock, budget=budget, observers=observers)
-
-
-class _ReceiverApp:
-    """The ASGI application of a receiver; it takes deliveries at every path, and a GET at the path ``health``.
-
-    Served alone, it enters and leaves the receiver on the server's lifespan events. It is an object and not a method because
-    servers look at ``__call__`` to tell ASGI 3 from ASGI 2.
-    """
-
-    def __init__(self, intake: Intake, receiver: Receiver[Any], health: str | None) -> None:
-        self._intake = intake
-        self._receiver = receiver
-        self._health = health
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one ASGI scope."""
-        if scope["type"] == "http":
-            if scope["method"] == "POST":
-                reply = await self._intake.take(scope["headers"], b"", receive)
-            else:
-                reply = await self._other(scope)
-            if reply is not None:
-                start, body = reply.asgi
-                await send(start)
-                await send(body)
-        elif scope["type"] == "lifespan":
-            await lifespan(receive, send, self._receiver)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000})
-        else:
-            raise ValueError(f"an ASGI scope of the unknown type {scope['type']!r}")
-
-    async def _other(self, scope: Scope) -> Reply:
-        path, root = str(scope["path"]), str(scope.get("root_path", ""))
-        if root and path.startswith(f"{root}/"):  # the application is mounted there
-            path = path[len(root) :]
-        if self._health is None or scope["method"] not in ("GET", "HEAD") or path != self._health:
-            return NOT_POST
-        reply = reply_of(await self._receiver.health())
-        return evolve(reply, body=b"") if scope["method"] == "HEAD" else reply
 
 
 def _check_seconds(field: str, seconds: object, *, zero: bool) -> None:

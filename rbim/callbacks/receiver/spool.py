@@ -19,6 +19,7 @@ from rbim.callbacks.inbox.protocols import OtherContent
 from rbim.callbacks.observers import Observers, Quarantined, logger
 from rbim.callbacks.worker.attempt import ForeignCode, failure_of
 from rbim.callbacks.worker.backoff import Backoff
+from rbim.clock import epoch_of, monotonic_of
 from rbim.errors import InvalidRequest
 from rbim.storage.group_commit import Chain, GroupCommit, open_group_commit
 from rbim.storage.sqlite import Database, FileKind
@@ -105,9 +106,6 @@ class _SpoolFile(Database):
         super().open()
         self.commit([partial(self.execute, OFFER_AGAIN)])
 
-    def count(self) -> int:
-        return int(self.execute(COUNT).fetchone()[0])
-
     def any(self) -> bool:
         return self.execute(ANY).fetchone() is not None
 
@@ -141,11 +139,11 @@ class Spool:
     def __init__(self, path: Path, sink: Sink, *, clock: Clock, budget: float, observers: Observers | None = None) -> None:
         self.holds = False
         self._path = path
-        self._file = _SpoolFile(path, SPOOL, clock=lambda: clock.now().timestamp())
+        self._file = _SpoolFile(path, SPOOL, clock=epoch_of(clock))
         self._sink = sink
         self._accept: Callable[..., Awaitable[bool | OtherContent]] = sink.accept
         self._chained = "chain" in signature(sink.accept).parameters
-        self._clock = clock
+        self._clock, self._monotonic = clock, monotonic_of(clock)
         self._budget = budget
         self._observers = observers or Observers()
         self._entered = AsyncExitStack()
@@ -164,7 +162,8 @@ class Spool:
 
     async def waiting(self) -> int:
         """Return the number of deliveries that wait here."""
-        return await self._commits.query(self._file.count)
+        ((count,),) = await self._commits.query(partial(self._file.query, COUNT))
+        return int(count)
 
     def put(self, delivery: Delivery) -> Callable[[], Awaitable[None]]:
         """Queue a delivery behind those that were put before; return a function that waits until it is durable."""
@@ -182,7 +181,7 @@ class Spool:
         again = 0.0  # when that ends
         failures = 0  # of the file and of the sink, since nothing waited
         while True:
-            puts, self._news, now = self._puts, anyio.Event(), self._clock.monotonic()
+            puts, self._news, now = self._puts, anyio.Event(), self._monotonic()
             if now >= again:
                 failed.clear()
             rows: list[_SpoolRow] = []
@@ -237,7 +236,7 @@ class Spool:
                 pause = PAUSES.pause(failures) or PAUSES.most
                 if down:
                     await self._clock.sleep(pause)
-                again = self._clock.monotonic() + pause
+                again = self._monotonic() + pause
             failed.update(new)
 
     async def _offer(

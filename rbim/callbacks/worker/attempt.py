@@ -16,8 +16,7 @@ from attrs import field, frozen
 
 from rbim._support.event_loops import later
 from rbim._support.task_errors import is_being_cancelled
-from rbim._support.text import one_line
-from rbim.callbacks.inbox.store import storable
+from rbim._support.text import one_line, storable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator

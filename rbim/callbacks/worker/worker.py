@@ -39,7 +39,7 @@ from rbim.callbacks.worker.attempt import (
 )
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.supervision import HostTask, Supervision
-from rbim.clock import SystemClock
+from rbim.clock import SystemClock, epoch_of, monotonic_of
 from rbim.errors import InvalidRequest
 from rbim.validators import above_zero, at_least_one, seconds
 
@@ -253,6 +253,8 @@ class _Run:
         self.call_soon = waker()
         self._settings = settings
         self._clock, self._observers, self._log = settings.clock, settings.observers, settings.observers.log
+        self._now = epoch_of(settings.clock)  # inboxes measure leases by it
+        self._monotonic = monotonic_of(settings.clock)
         self._backlog = backlog
         self._resource = resource
         self._lease = settings.inbox.lease
@@ -437,7 +439,7 @@ class _Run:
                 leased.begun.add(claim.number)
                 leased.handled += 1
                 leased.overdue = False
-                call, failure, began = None, None, self._clock.monotonic()
+                call, failure, began = None, None, self._monotonic()
                 if claim.crashes > settings.backoff.crashes:
                     crashed = CRASHED % (claim.crashes, claim.crashes - 1)
                     failure = HandlerFailure(crashed, crashed)
@@ -457,7 +459,7 @@ class _Run:
                         leased.last = True
                         continue
                 if failure is None:
-                    leased.successes.append((claim, self._clock.monotonic() - began))
+                    leased.successes.append((claim, self._monotonic() - began))
                     self._unrecorded += 1
                     continue
                 await self._record_all(leased)
@@ -508,19 +510,16 @@ class _Run:
         waited for until the threads are abandoned. Raises errors that also end the worker, ThreadAbandoned, and NoThread.
         """
         observers, timeout, about = self._observers, self._settings.timeout, _handled_by(claim, call)
-        began, code, cancelled = self._clock.monotonic(), ForeignCode(), True
+        began, code, cancelled = self._monotonic(), ForeignCode(), True
         failure: HandlerFailure | None = None
-
-        def report_hung() -> None:
-            observers.notify(HungHandler, seconds=timeout, **about)
 
         def report_blocked(seconds: float) -> None:
             observers.notify(LoopBlocked, handler=call.handler, seconds=seconds)
 
-        if observers.wants(HandlingStarted):
-            observers.notify(HandlingStarted, **about)
+        observers.notify(HandlingStarted, **about)
         try:
-            running: Any = call.run(partial(self._threads.run, timeout=timeout, hung=report_hung))
+            hung = partial(observers.notify, HungHandler, seconds=timeout, **about)
+            running: Any = call.run(partial(self._threads.run, timeout=timeout, hung=hung))
             if call.blocking:
                 running = await running
             if inspect.isawaitable(running):  # what a plain function returns, too: a decorator hid the async one
@@ -543,9 +542,8 @@ class _Run:
                 leased.cancelled = False
             failure, cancelled = failure_of(error), False
         finally:
-            if observers.wants(HandlingEnded):
-                raised, elapsed = None if failure is None else failure.error, self._clock.monotonic() - began
-                observers.notify(HandlingEnded, elapsed=elapsed, error=raised, cancelled=cancelled, **about)
+            raised, elapsed = None if failure is None else failure.error, self._monotonic() - began
+            observers.notify(HandlingEnded, elapsed=elapsed, error=raised, cancelled=cancelled, **about)
         return failure
 
     # ------------------------------------------------------------------------------- recording
@@ -580,9 +578,8 @@ class _Run:
                 del leased.successes[: len(claims)]
                 self._unrecorded -= len(claims)
                 leased.take(claims, found)
-                if self._observers.wants(Handled):
-                    for claim, elapsed in successes:
-                        self._observers.notify(Handled, key=claim.key, attempt=claim.attempt, elapsed=elapsed)
+                for claim, elapsed in successes:
+                    self._observers.notify(Handled, key=claim.key, attempt=claim.attempt, elapsed=elapsed)
 
     async def _until_recorded(self, leased: _Leased, record: Callable[[], Awaitable[T]]) -> T:
         """Record a result, with retries until that succeeds. Raises LeaseLost."""
@@ -623,10 +620,6 @@ class _Run:
             pass
         except Exception:
             self._log.exception("event %d (%s) %s", leased.claim.number, leased.claim.key, NOT_RELEASED)
-
-    def _now(self) -> float:
-        """Return the time in epoch seconds, by which inboxes measure leases."""
-        return self._clock.now().timestamp()
 
     async def _ask(self, call: Callable[[], Awaitable[T]], *, part: float = 2) -> T:
         """Call the backlog, for 1/``part`` of a lease or ``CALL_TIMEOUT`` at most. Raises TimeoutError, which names it.

@@ -21,8 +21,8 @@ from cyclopts.validators import Number
 from rbim._support.json_values import json_values
 from rbim._support.text import headline, quoted
 from rbim.callbacks.events import document_of
-from rbim.cli.callback.filters import kind_of, moment_ago, shown_kinds
 from rbim.cli.callback.inboxes import InboxFile, is_on_server, shown_inbox, with_archive
+from rbim.cli.callback.options import kind_of, moment_ago, shown_kinds
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import print_error, print_note
 from rbim.cli.exit_codes import Exit
@@ -132,16 +132,7 @@ def list_letters(  # flags, each with a default
     as_json
         Print one JSON object per line, with everything but the body. The body is in `show`.
     """
-
-    async def read(archive: Archive) -> list[StoredEvent]:
-        found: list[StoredEvent] = []
-        at = after
-        while len(found) <= limit and (page := await choice.page(archive, at, min(PAGE, limit - len(found) + 1))):
-            found += page
-            at = page[-1].number
-        return found
-
-    found = with_archive(inbox, read)
+    found = with_archive(inbox, lambda archive: choice.page(archive, after, limit + 1))
     shown = found[:limit]
     if as_json:
         for letter in shown:

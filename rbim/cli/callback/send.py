@@ -16,7 +16,7 @@ from rbim._support import json as rbim_json
 from rbim._support.text import excerpt
 from rbim.callbacks.events import ConvType
 from rbim.callbacks.signature import sign
-from rbim.cli.callback.filters import moment_of
+from rbim.cli.callback.options import moment_of
 from rbim.cli.context import callback_credentials, configuration
 from rbim.cli.errors import BY_OUTCOME, print_error, print_note
 from rbim.cli.exit_codes import Exit

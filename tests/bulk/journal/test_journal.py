@@ -22,7 +22,7 @@ from rbim.bulk.journal.loading import InputDigest, row_of
 from rbim.bulk.work import AccountState, FailureReason, RequestState, Settlement, Work
 from rbim.clock import SystemClock
 from rbim.emulator import EmulatedClock
-from rbim.storage.commands import CommandFailure
+from rbim.storage.group_commit import CommandFailure
 
 SHORT = settings(max_examples=25, deadline=None)
 DONE = Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE)

@@ -21,7 +21,7 @@ from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.callbacks.inbox.sqlite import INBOX
 from rbim.callbacks.inbox.store import EventFilter, InboxStore
 from rbim.emulator.clock import EmulatedClock
-from rbim.storage.commands import CommandFailure
+from rbim.storage.group_commit import CommandFailure
 from rbim.storage.sqlite import Database
 
 WEEK = 7 * 24 * 3600.0
@@ -221,8 +221,8 @@ def test_a_replay_of_events_that_are_gone_by_now_is_over(run):
 
 def test_every_statement_that_is_executed_often_finds_its_rows_by_an_index(kept, run):
     run.file.commit([partial(kept.accept, delivery(number, str(number % 1000))) for number in range(2000)])
-    assert kept.counts().waiting == 2000
-    letters = store._values(ALL, 0, 9, limit=1)
+    assert kept.database.query(sql.COUNTS)[0][0] == 2000
+    letters = store.values_of(ALL, 0, 9, limit=1)
     statements = [
         (sql.READY, (0.0, 1), "INDEX conversation_ready (ready<?)"),
         (sql.RETRIED_ALONE, (0.0, 1), "INDEX conversation_begun (ready<?)"),
