@@ -11,9 +11,9 @@ from attrs import field, frozen
 
 from rbim.bulk.journal.facts import DIALECT, job_facts
 from rbim.bulk.journal.journal import Journal, OnUnknown, RetryFilter
-from rbim.bulk.journal.loading import InputDigest
+from rbim.bulk.journal.loading import InputDigest, load_input
 from rbim.bulk.report.reading import read_report
-from rbim.bulk.run import Run, load_input
+from rbim.bulk.run import Run
 from rbim.bulk.settings import JobSettings, RunParts
 from rbim.bulk.work import AccountState, Work, options_of
 from rbim.client.client import View

@@ -13,7 +13,7 @@ from rbim.bulk.work import AccountState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rbim.bulk.journal.loading import Loaded
+    from rbim.bulk.journal.facts import Loaded
     from rbim.bulk.work import Settlement
 
 __all__ = ["Phase", "RunCounts", "Snapshot"]

@@ -28,10 +28,9 @@ from attrs import evolve
 from rbim._support.task_errors import TaskErrors
 from rbim._support.text import quoted
 from rbim.bulk.dispatcher import Dispatcher
-from rbim.bulk.input.file import source_of
-from rbim.bulk.journal.facts import DIALECT
+from rbim.bulk.journal.facts import DIALECT, Loaded
 from rbim.bulk.journal.journal import Journal
-from rbim.bulk.journal.loading import InputDigest, Loaded, batches
+from rbim.bulk.journal.loading import InputDigest, batches, load_input
 from rbim.bulk.journal.lock import JobLock
 from rbim.bulk.pace import Pace
 from rbim.bulk.progress import RunCounts
@@ -53,10 +52,9 @@ if TYPE_CHECKING:
     from rbim.bulk.progress import Phase, Snapshot
     from rbim.bulk.report.model import Report
     from rbim.bulk.settings import RunParts
-    from rbim.bulk.work import Work
     from rbim.storage.group_commit import GroupCommit
 
-__all__ = ["ANOTHER_JOB", "Run", "load_input"]
+__all__ = ["ANOTHER_JOB", "Run"]
 
 ANOTHER_JOB = "job"
 """The field of the error that the journal holds a job with another input or other options."""
@@ -271,23 +269,3 @@ class Run:
         finally:
             with anyio.CancelScope(shield=True):
                 await commits.run(partial(journal.end_run, self.why))
-
-
-async def load_input(  # noqa: PLR0913  # a journal, a job and its rows
-    journal: Journal,
-    commits: GroupCommit,
-    work: Work[Any],
-    settings: dict[str, Any],
-    rows: Rows,
-    *,
-    digest: InputDigest,
-    threads: bool = True,
-) -> Loaded:
-    """Load the rows of a new job into its journal; return their counts, which ``digest`` has meanwhile."""
-    await commits.read(partial(journal.set_fast_writes, loading=True))
-    loader = await commits.run(partial(journal.create, work, settings, digest))
-    async with aclosing(batches(rows, threads=threads)) as read:
-        async for batch in read:
-            await commits.run(partial(loader.add, batch))
-    await commits.read(partial(journal.set_fast_writes, loading=False))
-    return await commits.run(partial(journal.loaded, loader, source_of(rows)))

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
     from rbim.bulk.input.table import Block
 
-__all__ = ["RowFile", "in_batches", "source_of"]
+__all__ = ["BATCH", "RowFile", "in_batches", "source_of"]
 
 BATCH = 5000
-"""Rows that are loaded together."""
+"""Rows that are read together, and loaded in one transaction."""
 
 _BOM = "\ufeff"
 

@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from attrs import evolve
 
-from rbim.bulk.journal.facts import facts_in
-from rbim.bulk.journal.loading import Loader
+from rbim.bulk.journal.facts import Loaded, facts_in
 from rbim.bulk.journal.schema import JOURNAL
 from rbim.bulk.work import AccountState, Chunk, FailureReason, RequestState
 from rbim.errors import InvalidRequest
@@ -41,8 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rbim.bulk.journal.facts import JobFacts
-    from rbim.bulk.journal.loading import InputDigest, Loaded
-    from rbim.bulk.work import Settlement, Work
+    from rbim.bulk.work import Settlement
     from rbim.clock import Clock
 
 __all__ = ["Ended", "Journal", "OnUnknown", "RetryFilter", "Sample"]
@@ -53,10 +51,8 @@ RUN_ENDED = FailureReason("the run ended before an answer came")
 
 PLAN = (
     "DROP TABLE IF EXISTS temp.plan",
-    """CREATE TEMP TABLE plan (
-        id INTEGER PRIMARY KEY, sender_group INTEGER, chunk INTEGER, resent INTEGER, repeats INTEGER, attempt INTEGER)""",
-    """INSERT INTO temp.plan (sender_group, chunk, resent, repeats, attempt)
-        SELECT waiting.sender_group, waiting.chunk, state = -1, request.id, coalesce(request.attempt, 0) + 1
+    """CREATE TEMP TABLE plan AS SELECT waiting.sender_group AS sender_group, waiting.chunk AS chunk,
+            state = -1 AS resent, request.id AS repeats, coalesce(request.attempt, 0) + 1 AS attempt
         FROM (SELECT DISTINCT sender_group, chunk, state FROM account WHERE state <= 0) AS waiting
         JOIN sender_group ON sender_group.id = waiting.sender_group
         LEFT JOIN request ON request.retry = 1
@@ -71,7 +67,7 @@ NEXT = """SELECT plan.sender_group, plan.chunk, target_group.name, user_name, re
             WHERE account.sender_group = plan.sender_group AND account.chunk = plan.chunk AND state <= 0)
     FROM temp.plan JOIN sender_group ON sender_group.id = plan.sender_group
     JOIN target_group ON target_group.id = target_group
-    WHERE plan.id BETWEEN ? AND ? ORDER BY plan.id"""
+    WHERE plan.rowid BETWEEN ? AND ? ORDER BY plan.rowid"""
 COUNTS = ", ".join(f"count(*) FILTER (WHERE state = {state:d})" for state in AccountState)  # in half the time of GROUP BY
 NEW_NUMBER = "SELECT max(chunk) + 1 FROM account WHERE sender_group = ?"
 DIVIDE = """UPDATE account SET chunk = ? WHERE sender_group = ? AND chunk = ?
@@ -184,18 +180,6 @@ class Journal:
         """Return the facts of the job, or None if the file is new."""
         return self.database.read(lambda: facts_in(self.database))
 
-    def create(self, work: Work[Any], settings: dict[str, Any], digest: InputDigest) -> Loader:
-        """Make this the journal of a job whose input is loaded next; remove the rest of an unfinished loading."""
-        for table in ("job", "target_group", "sender_group", "account", "bad_row", "duplicate"):
-            self.database.execute(f"DELETE FROM {table}")  # noqa: S608  # a constant
-        self.database.execute("UPDATE account_state SET name = ? WHERE id = ?", (work.done_word, AccountState.DONE))
-        options, name = json.dumps(work.plain_options()), work.operation.spec.name
-        self.database.execute(
-            "INSERT INTO job (operation, options, chunk, settings, source, created) VALUES (?, ?, ?, ?, '{}', ?)",
-            (name, options, work.chunk, json.dumps(settings), self.database.now),
-        )
-        return Loader(self.database, digest)
-
     def set_fast_writes(self, *, loading: bool) -> None:
         """Do not wait for the disk while the input is loaded (``loading`` True), and wait again afterwards.
 
@@ -203,16 +187,6 @@ class Journal:
         """
         mode = "NORMAL" if loading else "FULL"
         self.database.read(lambda: self.database.execute(f"PRAGMA synchronous = {mode}"))
-
-    def loaded(self, loader: Loader, source: dict[str, Any]) -> Loaded:
-        """Make the chunks, and record that the input was read completely; return its counts."""
-        ((size,),) = self.database.execute("SELECT chunk FROM job")
-        loaded = loader.end(size)
-        self.database.execute(
-            "UPDATE job SET loaded = ?, rows = ?, bad = ?, duplicates = ?, digest = ?, source = ?",
-            (self.database.now, *loaded, json.dumps(source)),
-        )
-        return loaded
 
     # Runs.
 
@@ -227,10 +201,9 @@ class Journal:
             self.database.execute(statement)
         self._planned = 0
         ((self._plan_ends,),) = self.database.execute("SELECT count(*) FROM temp.plan")
-        facts = facts_in(self.database)
-        assert facts is not None  # noqa: S101  # it was created or found
+        (loaded,) = self.database.execute("SELECT rows, bad, duplicates, digest FROM job")
         (counts,) = self.database.execute(f"SELECT {COUNTS} FROM account")  # noqa: S608  # a constant
-        return facts.input, dict(zip(AccountState, counts, strict=True))
+        return Loaded(*loaded), dict(zip(AccountState, counts, strict=True))
 
     def end_run(self, reason: str) -> None:
         """Record the end of the run and its reason."""
