@@ -186,7 +186,7 @@ class Dispatcher:
                         worker = _JobWorker(chunk)
                         self._workers.add(worker)
                         tasks.start_soon(self._work_on, worker)
-                    left = self._queue or self._scheduled or self._next or self._workers or self._recording
+                    left = self._workers or self._recording or self._scheduled or self._next or self._queue
                     if self._all_planned and not left:
                         break
                     await self._wait_for_change(self._due)
@@ -323,7 +323,6 @@ class Dispatcher:
             if anyio.current_effective_deadline() == -inf:
                 await checkpoint()  # it is being cancelled: nothing more leaves
             await self._send(worker, chunk)
-            worker.chunk = None
             self._workers.discard(worker)  # its place is free
             worker.chunk = chunk = self._take()
             worker.has_lease = chunk is not None

@@ -62,8 +62,6 @@ ANOTHER_JOB = "job"
 SNAPSHOT_INTERVAL = 0.5
 """Seconds between two snapshots."""
 
-NOTHING = Loaded(rows=0, bad=0, duplicates=0, digest="")
-
 
 class Run:
     """One run of a job, used once: ``async with job.run(rows) as progress``, or ``report = await job.run(rows)``.
@@ -86,6 +84,7 @@ class Run:
         if limit is not None and (not isinstance(cast("object", limit), int) or isinstance(limit, bool) or limit < 1):
             raise InvalidRequest(f"limit: use a number of accounts, at least 1, not {quoted(limit)}", field="limit")
         self._parts = parts
+        self._settings_as_json = {**parts.settings.as_json(), DIALECT: client_document(parts.work.dialect)}
         self._rows = rows
         self._on_unknown: OnUnknown = on_unknown
         self._retried = retried
@@ -94,7 +93,8 @@ class Run:
         self._ended = anyio.Event()
         self._dispatcher: Dispatcher | None = None
         self._scope = anyio.CancelScope()
-        self._counts = RunCounts(NOTHING, dict.fromkeys(AccountState, 0), parts.clock.monotonic())
+        nothing = Loaded(rows=0, bad=0, duplicates=0, digest="")
+        self._counts = RunCounts(nothing, dict.fromkeys(AccountState, 0), parts.clock.monotonic())
         self._input = InputDigest()
         self._pace = Pace(
             rates=parts.settings.rates, concurrency=parts.settings.concurrency, adaptive=parts.settings.adaptive
@@ -212,10 +212,6 @@ class Run:
     @property
     def _threads(self) -> bool:
         return isinstance(self._parts.clock, SystemClock)  # emulated time does not wait for a thread
-
-    @property
-    def _settings_as_json(self) -> dict[str, Any]:
-        return {**self._parts.settings.as_json(), DIALECT: client_document(self._parts.work.dialect)}
 
     async def _prepare(self, journal: Journal, commits: GroupCommit) -> None:
         """Load the input, or check it against the journal and settle the requests that an ended run left open."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from itertools import compress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from attrs import field, frozen
@@ -218,11 +217,6 @@ class Columns(NamedTuple):
             columns.accounts.append(account)
             columns.user_names.append(user_name)
         return columns
-
-    def where(self, flags: Sequence[bool]) -> Self:
-        """Return the rows whose flag is True."""
-        groups, accounts, user_names, lines = (list(compress(cast("Sequence[Any]", column), flags)) for column in self)
-        return type(self)(groups, accounts, user_names, lines)
 
     def rows(self) -> Iterator[Row | BadRow]:
         """Return the rows one by one."""

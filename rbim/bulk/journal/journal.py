@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from attrs import evolve
@@ -121,11 +121,12 @@ class Sample(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The end of a request: its chunk, its outcome, and the seconds that it took."""
+    """The end of a request: its chunk, its outcome, the seconds that it took, and whether its halves are sent."""
 
     chunk: Chunk
     settlement: Settlement
     elapsed: float
+    split: bool = False
 
 
 class RetryFilter(NamedTuple):
@@ -178,7 +179,7 @@ class Journal:
 
     def facts(self) -> JobFacts | None:
         """Return the facts of the job, or None if the file is new."""
-        return self.database.read(lambda: facts_in(self.database))
+        return self.database.read(partial(facts_in, self.database))
 
     def set_fast_writes(self, *, loading: bool) -> None:
         """Do not wait for the disk while the input is loaded (``loading`` True), and wait again afterwards.
@@ -186,7 +187,7 @@ class Journal:
         A loading that is not complete is worthless after a power failure anyway.
         """
         mode = "NORMAL" if loading else "FULL"
-        self.database.read(lambda: self.database.execute(f"PRAGMA synchronous = {mode}"))
+        self.database.read(partial(self.database.execute, f"PRAGMA synchronous = {mode}"))
 
     # Runs.
 
@@ -293,7 +294,7 @@ class Journal:
     def split(self, ended: Ended) -> list[Chunk]:
         """Record that a request was refused and that its halves are to be sent; return the halves."""
         whole = ended.chunk
-        self._record_outcomes([ended._replace(settlement=evolve(ended.settlement, split=True))])
+        self._record_outcomes([ended._replace(split=True)])
         half = Chunk(
             sender_group=whole.sender_group, id=whole.id, group=whole.group, user_name=whole.user_name,
             accounts=whole.accounts, resent=whole.resent, repeats=whole.number,
@@ -307,8 +308,10 @@ class Journal:
 
         Return the numbers of accounts that closed groups have settled, by their new states.
         """
-        self._record_outcomes(ended)
-        self._record_intents(intents)
+        if ended:
+            self._record_outcomes(ended)
+        if intents:
+            self._record_intents(intents)
         settled = Counter[AccountState]()
         for group, reason in closed:
             settled.update(self._close_group(group, self._reason_id(reason)))
@@ -335,15 +338,16 @@ class Journal:
             self.database.executemany("UPDATE request SET retry = 0 WHERE id = ?", repeats)
 
     def _record_outcomes(self, several: Sequence[Ended]) -> None:
-        self._record_intents([each.chunk for each in several if not each.chunk.number])  # those that could not leave
+        if could_not_leave := [each.chunk for each in several if not each.chunk.number]:
+            self._record_intents(could_not_leave)
         outcomes: list[tuple[Any, ...]] = []
         states: list[tuple[Any, ...]] = []
-        for chunk, settlement, elapsed in several:
+        for chunk, settlement, elapsed, split in several:
             number, state, reason = chunk.number, settlement.state, self._reason_id(settlement.reason)
             begun = None if chunk.left is None else chunk.begun
             ended = self.database.now if begun is None else begun + elapsed
             values = (begun, ended, elapsed, chunk.waited, settlement.outcome, reason)
-            outcomes.append((*values, settlement.again, settlement.split, number))
+            outcomes.append((*values, settlement.again, split, number))
             where = (chunk.sender_group, chunk.id)
             for place, its_state, its_reason in settlement.individual:
                 its = (its_state, number, self._reason_id(its_reason))

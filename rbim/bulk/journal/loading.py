@@ -7,10 +7,10 @@ accounts in the order in which they are read later.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Set as AbstractSet
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from functools import lru_cache, partial
 from hashlib import sha256
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from json import dumps
 from typing import TYPE_CHECKING, Any, cast
 
@@ -71,7 +71,7 @@ class InputDigest:
         if bad:
             good = [not isinstance(each, BadRow) for each in batch.accounts]
             places = [str(line) for line, is_good in zip(batch.lines, good, strict=True) if not is_good]
-            batch = batch.where(good)
+            batch = Columns(*(list(compress(cast("Sequence[Any]", column), good)) for column in batch))
             self.bad += len(bad)
             self._update(places, *(map(str, column) for column in zip(*bad, strict=True)))
         if batch.accounts:
@@ -184,9 +184,8 @@ async def batches(rows: Rows, *, threads: bool = True) -> AsyncGenerator[Columns
         return
     number = 0
     if isinstance(rows, AsyncIterable):
-        async with AsyncExitStack() as closing:
-            if hasattr(rows, "aclose"):  # a generator: close it, nothing else reads on
-                await closing.enter_async_context(aclosing(cast("AsyncGenerator[Any, None]", rows)))
+        generator = cast("AsyncGenerator[Any, None]", rows)
+        async with aclosing(generator) if hasattr(rows, "aclose") else nullcontext():  # close it, nothing else reads on
             batch: list[Any] = []
             async for each in rows:
                 batch.append(each)
