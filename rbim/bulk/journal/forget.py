@@ -123,11 +123,8 @@ def forget_job(journal: str | PathLike[str], *, unfinished: bool = False) -> dat
             )
         opened = Journal(path, clock=SystemClock())
         opened.open()
-        try:
-            with reading(path):
-                return _erase(opened.database, path)
-        finally:
-            opened.close()
+        with closing(opened), reading(path):
+            return _erase(opened.database, path)
     finally:
         lock.release()
 
