@@ -23,19 +23,17 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint
 from anyio.to_thread import run_sync
-from attrs import evolve
 
 from rbim._support.task_errors import TaskErrors
 from rbim._support.text import quoted
 from rbim.bulk.dispatcher import Dispatcher
-from rbim.bulk.journal.facts import DIALECT, Loaded
+from rbim.bulk.journal.facts import DIALECT
 from rbim.bulk.journal.journal import Journal
 from rbim.bulk.journal.loading import InputDigest, batches, load_input
 from rbim.bulk.journal.lock import JobLock
 from rbim.bulk.pace import Pace
 from rbim.bulk.progress import RunCounts
 from rbim.bulk.report.reading import read_report
-from rbim.bulk.work import AccountState
 from rbim.clock import SystemClock
 from rbim.dialect import client_document
 from rbim.errors import AuthenticationError, InvalidRequest
@@ -93,9 +91,8 @@ class Run:
         self._ended = anyio.Event()
         self._dispatcher: Dispatcher | None = None
         self._scope = anyio.CancelScope()
-        nothing = Loaded(rows=0, bad=0, duplicates=0, digest="")
-        self._counts = RunCounts(nothing, dict.fromkeys(AccountState, 0), parts.clock.monotonic())
         self._input = InputDigest()
+        self._counts = RunCounts(self._input, {}, parts.clock.monotonic())
         self._pace = Pace(
             rates=parts.settings.rates, concurrency=parts.settings.concurrency, adaptive=parts.settings.adaptive
         )
@@ -154,11 +151,7 @@ class Run:
         now = self._parts.clock.monotonic()
         phase: Phase = "ended" if self._ended.is_set() else "loading" if self._dispatcher is None else self._dispatcher.phase
         cause = "" if self._dispatcher is None else self._dispatcher.cause
-        snapshot = self._counts.snapshot(phase, now, self._pace.concurrency(), cause, self._pace.rate)
-        if self._dispatcher is not None:
-            return snapshot
-        rows, bad = self._input.rows, self._input.bad
-        return evolve(snapshot, total=rows, waiting=rows - bad, skipped=bad)
+        return self._counts.snapshot(phase, now, self._pace.concurrency(), cause, self._pace.rate)
 
     def stop(self) -> None:
         """End in good order: send nothing more and wait for the requests in flight."""

@@ -19,7 +19,6 @@ from anyio.to_thread import run_sync
 
 from rbim.bulk.input.file import BATCH, RowFile, in_batches, source_of
 from rbim.bulk.input.rows import BadRow, Columns, Row, bad_row, parse_row
-from rbim.bulk.journal.facts import Loaded
 from rbim.bulk.journal.schema import JOURNAL
 from rbim.bulk.work import AccountState
 
@@ -56,7 +55,7 @@ class InputDigest:
     """Counts and a digest of the rows of an input."""
 
     def __init__(self) -> None:
-        self.rows = self.bad = 0
+        self.rows = self.bad = self.duplicates = 0  # duplicates are found after the last row
         self._sha = sha256()
 
     @property
@@ -93,15 +92,15 @@ async def load_input(  # noqa: PLR0913  # a journal, a job and its rows
     *,
     digest: InputDigest,
     threads: bool = True,
-) -> Loaded:
-    """Load the rows of a new job into its journal; return their counts, which ``digest`` has meanwhile."""
+) -> None:
+    """Load the rows of a new job into its journal, and count them in ``digest``."""
     await commits.read(partial(journal.set_fast_writes, loading=True))
     loader = await commits.run(partial(Loader, journal.database, work, settings, digest))
     async with aclosing(batches(rows, threads=threads)) as read:
         async for batch in read:
             await commits.run(partial(loader.add, batch))
     await commits.read(partial(journal.set_fast_writes, loading=False))
-    return await commits.run(partial(loader.end, source_of(rows)))
+    await commits.run(partial(loader.end, source_of(rows)))
 
 
 class Loader:
@@ -134,17 +133,16 @@ class Loader:
         self._database.executemany("INSERT INTO bad_row (line, reason, raw) VALUES (?, ?, ?)", bad)
         self._database.execute("UPDATE job SET rows = ?, bad = ?", (self._input.rows, self._input.bad))
 
-    def end(self, source: dict[str, Any]) -> Loaded:
-        """Make the chunks when all rows were added, and record that the input is complete; return its counts."""
-        duplicates = self._database.execute(DUPLICATES).rowcount
+    def end(self, source: dict[str, Any]) -> None:
+        """Make the chunks when all rows were added, and record that the input is complete."""
+        found = self._input
+        found.duplicates = self._database.execute(DUPLICATES).rowcount
         self._database.execute(ACCOUNTS)
         self._database.execute("DROP TABLE temp.input")
-        loaded = Loaded(rows=self._input.rows, bad=self._input.bad, duplicates=duplicates, digest=self._input.digest)
         self._database.execute(
-            "UPDATE job SET loaded = ?, rows = ?, bad = ?, duplicates = ?, digest = ?, source = ?",
-            (self._database.now, *loaded, dumps(source)),
+            "UPDATE job SET loaded = ?, duplicates = ?, digest = ?, source = ?",
+            (self._database.now, found.duplicates, found.digest, dumps(source)),
         )
-        return loaded
 
     def _insert_sender_group(self, group: str, user_name: str | None) -> int:
         execute = self._database.execute
