@@ -184,20 +184,17 @@ class Run:
             failures.raise_first()
 
     async def _run_to_end(self, failures: TaskErrors) -> None:
-        path, lock = self._parts.journal, JobLock(self._parts.journal)
+        path = self._parts.journal
         try:
             with failures, self._scope:
                 if self._rows is None and not path.is_file():
                     cause = "there is no journal: check the path, or begin the job first"
                     raise InvalidRequest(f"{path}: {cause}", field="journal")
-                lock.acquire()
-                try:
+                with JobLock(path):
                     journal = Journal(path, clock=self._parts.clock)
                     async with open_group_commit(journal, threads=self._threads) as commits:
                         await self._prepare(journal, commits)
                         await self._dispatch(journal, commits)
-                finally:
-                    lock.release()
         finally:
             self.why = self.why or "interrupted"
             self._ended.set()
