@@ -199,11 +199,6 @@ class Work(Generic[R]):
         """Name of the field that takes the accounts."""
         return next((name for name in ("members", "member") if name in self._fields), "user_name")
 
-    @property
-    def done_word(self) -> str:
-        """The word for a done account: ``invited``, ``removed``."""
-        return DONE_WORDS.get(self.operation.spec.name, "done")
-
     def make(self, chunk: Chunk) -> Operation[R]:
         """Return the operation for a chunk. Raises InvalidRequest."""
         values: dict[str, Any] = {**self.options, "group_id": chunk.group}

@@ -20,7 +20,7 @@ from anyio.to_thread import run_sync
 from rbim.bulk.input.file import BATCH, RowFile, in_batches, source_of
 from rbim.bulk.input.rows import BadRow, Columns, Row, bad_row, parse_row
 from rbim.bulk.journal.schema import JOURNAL
-from rbim.bulk.work import AccountState
+from rbim.bulk.work import DONE_WORDS, AccountState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,10 +112,12 @@ class Loader:
         self._sender_group = lru_cache(MAX_SENDER_GROUPS)(self._insert_sender_group)
         for table in ("job", "target_group", "sender_group", "account", "bad_row", "duplicate"):
             database.execute(f"DELETE FROM {table}")  # noqa: S608  # the rest of an unfinished loading
-        database.execute("UPDATE account_state SET name = ? WHERE id = ?", (work.done_word, AccountState.DONE))
+        operation = work.operation.spec.name
+        done_word = DONE_WORDS.get(operation, "done")
+        database.execute("UPDATE account_state SET name = ? WHERE id = ?", (done_word, AccountState.DONE))
         database.execute(
             "INSERT INTO job (operation, options, chunk, settings, source, created) VALUES (?, ?, ?, ?, '{}', ?)",
-            (work.operation.spec.name, dumps(work.plain_options()), work.chunk, dumps(settings), database.now),
+            (operation, dumps(work.plain_options()), work.chunk, dumps(settings), database.now),
         )
         database.execute(INPUT)
         database.execute(f"PRAGMA temp.cache_size = -{JOURNAL.cache}")
