@@ -64,7 +64,7 @@ PLAIN = re.compile(
     r"(?!(?:NULL|Null|null|NaN|None|TRUE|FALSE|undefined)\Z)"
     rf"(?:[0-9A-Za-z]+|[A-Za-z][0-9A-Za-z_.-]*[0-9A-Za-z_]|{_LETTER}+|{_WORDS}@{_WORDS})"
 )
-"""Letters, digits and underscores, names with hyphens and dots, addresses of mail: :func:`parse_row` takes them as they are."""
+"""Letters, digits and underscores, names with hyphens and dots, addresses of mail: the values that need no further look."""
 
 MAX_EXCERPT = 200
 """Characters of a bad row that are kept."""

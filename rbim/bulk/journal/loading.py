@@ -175,12 +175,13 @@ def row_of(number: int, given: Any) -> Row | BadRow:
 async def batches(rows: Rows, *, threads: bool = True) -> AsyncGenerator[Columns, None]:
     """Yield the rows of an iterable, at most :data:`BATCH` at a time; other tasks run in between.
 
-    A file is read in a thread; on cancellation the thread is abandoned.
+    With ``threads`` a file is read in a thread; on cancellation the thread is abandoned.
     """
-    if isinstance(rows, RowFile) and threads:
-        several = await run_sync(in_batches, rows, abandon_on_cancel=True)
-        while (part := await run_sync(next, several, None, abandon_on_cancel=True)) is not None:
+    if isinstance(rows, RowFile):
+        read = partial(next, in_batches(rows), None)
+        while (part := await run_sync(read, abandon_on_cancel=True) if threads else read()) is not None:
             yield part
+            await checkpoint()
         return
     number = 0
     if isinstance(rows, AsyncIterable):

@@ -1,6 +1,7 @@
 """The journal of a job, used by itself: loading, planning, and what an ended run has left."""
 
 import contextlib
+import io
 import os
 import tracemalloc
 from collections import Counter, deque
@@ -15,6 +16,7 @@ from hypothesis import given, settings, strategies as st
 from helpers.jobs import accounts
 from helpers.tables import each_row
 from rbim import Dialect, InviteJoinGroup
+from rbim.bulk.input.file import RowFile
 from rbim.bulk.input.rows import BadRow, Columns, Row
 from rbim.bulk.journal import loading
 from rbim.bulk.journal.journal import Ended, Journal, RetryFilter
@@ -157,6 +159,12 @@ async def test_an_invalid_row_is_told_with_its_place_in_the_whole_input(monkeypa
     found = [columns async for columns in loading.batches(rows if given == "iterable" else later())]
     assert [len(columns.accounts) for columns in found] == [3, 3, 2]
     assert [each.line for columns in found for each in columns.accounts if isinstance(each, BadRow)] == [2, 7]
+
+
+@each_row("threads", [True, False])
+async def test_rows_of_a_file_keep_their_lines(threads):
+    rows = RowFile(io.BytesIO(b"group,account\n\ng,a\n"))
+    assert [list(columns.lines) async for columns in loading.batches(rows, threads=threads)] == [[3]]
 
 
 async def test_an_async_generator_of_rows_is_closed_with_its_reader():
