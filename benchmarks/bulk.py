@@ -39,8 +39,8 @@ from benchmarks.pace import pace
 from benchmarks.results import Goal, Result, Table
 from rbim.bulk import InviteJob, RowFile, open_job
 from rbim.bulk.dispatcher import Dispatcher
+from rbim.bulk.journal.facts import Loaded
 from rbim.bulk.journal.journal import Journal
-from rbim.bulk.journal.loading import Loaded
 from rbim.bulk.pace import Pace
 from rbim.bulk.progress import RunCounts
 from rbim.bulk.settings import JobSettings

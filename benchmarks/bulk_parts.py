@@ -14,7 +14,7 @@ from rbim.bulk import InviteJob, Row
 from rbim.bulk.input.rows import Columns
 from rbim.bulk.journal.facts import DIALECT
 from rbim.bulk.journal.journal import Journal
-from rbim.bulk.journal.loading import InputDigest
+from rbim.bulk.journal.loading import InputDigest, Loader
 from rbim.bulk.work import Chunk
 from rbim.clock import SystemClock
 from rbim.http import Response
@@ -119,8 +119,9 @@ def loaded_journal(path: Path, sendings: list[Sending], settings: JobSettings) -
     parts = InviteJob(client_of(None), journal=path, chunk=chunk)._parts  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     journal = Journal(path, clock=SystemClock())
     journal.open()
-    (loader,) = journal.commit([partial(journal.create, parts.work, {**settings.as_json(), DIALECT: {}}, InputDigest())])
+    given = {**settings.as_json(), DIALECT: {}}
+    (loader,) = journal.commit([partial(Loader, journal.database, parts.work, given, InputDigest())])
     rows = [Row(group, each) for group, inside in sendings for each in inside]
     journal.commit([partial(loader.add, Columns.of(rows, range(1, len(rows) + 1)))])
-    journal.commit([partial(journal.loaded, loader, {})])
+    journal.commit([partial(loader.end, {})])
     journal.close()

@@ -186,7 +186,7 @@ class Dispatcher:
                         worker = _JobWorker(chunk)
                         self._workers.add(worker)
                         tasks.start_soon(self._work_on, worker)
-                    left = self._queue or self._scheduled or self._next or self._workers or self._recording
+                    left = self._workers or self._recording or self._scheduled or self._next or self._queue
                     if self._all_planned and not left:
                         break
                     await self._wait_for_change(self._due)
@@ -245,13 +245,11 @@ class Dispatcher:
                 except InvalidRequest as error:
                     chunk.invalid = error
             if chunk.operation is not None:
-                at = pace.earliest_any_group(chunk.operation, now)
-                if at > now:
-                    self._next, self._due = chunk, at
-                    return None
-                at = pace.earliest(chunk.operation, now)
-                if at > now:  # only its group is held back: send others first
-                    self._put_back(chunk)
+                if (at := pace.earliest(chunk.operation, now)) > now:
+                    if (of_all := pace.earliest_any_group(chunk.operation, now)) > now:
+                        self._next, self._due = chunk, of_all
+                        return None
+                    self._put_back(chunk)  # only its group is held back: send others first
                     self._queue.pause(chunk.group, at)
                     self._queue.release(chunk.group)
                     continue
@@ -323,7 +321,6 @@ class Dispatcher:
             if anyio.current_effective_deadline() == -inf:
                 await checkpoint()  # it is being cancelled: nothing more leaves
             await self._send(worker, chunk)
-            worker.chunk = None
             self._workers.discard(worker)  # its place is free
             worker.chunk = chunk = self._take()
             worker.has_lease = chunk is not None
@@ -373,7 +370,7 @@ class Dispatcher:
             pace.lost(now, elapsed)
         else:
             pace.withdrawn(op, now, left=True)
-        await self._settle(chunk, decision, elapsed)
+        await self._settle(chunk, decision, now, elapsed)
         if decision.step is Step.STOP and failure is not None:
             raise failure
 
@@ -429,10 +426,9 @@ class Dispatcher:
         settlement = evolve(settlement, state=AccountState.UNKNOWN if unknown else failed(chunk), again=False)
         return evolve(decision, step=Step.SETTLED, settlement=settlement)
 
-    async def _settle(self, chunk: Chunk, decision: Decision, elapsed: float) -> None:
+    async def _settle(self, chunk: Chunk, decision: Decision, now: float, elapsed: float) -> None:
         """Record and count the outcome; schedule the resend or the halves, if any."""
-        settlement, now = decision.settlement, self._clock.monotonic()
-        throttled = decision.signal is Signal.THROTTLED
+        settlement, throttled = decision.settlement, decision.signal is Signal.THROTTLED
         self._counts.ended(settlement, len(chunk.accounts), throttled=throttled, final=decision.final)
         verdict = self._rules.ended(chunk, decision, now, elapsed)
         if verdict.stop is not None:

@@ -11,9 +11,9 @@ from attrs import field, frozen
 
 from rbim.bulk.journal.facts import DIALECT, job_facts
 from rbim.bulk.journal.journal import Journal, OnUnknown, RetryFilter
-from rbim.bulk.journal.loading import InputDigest
+from rbim.bulk.journal.loading import InputDigest, load_input
 from rbim.bulk.report.reading import read_report
-from rbim.bulk.run import Run, load_input
+from rbim.bulk.run import Run
 from rbim.bulk.settings import JobSettings, RunParts
 from rbim.bulk.work import AccountState, Work, options_of
 from rbim.client.client import View
@@ -187,16 +187,17 @@ class Job(Generic[R]):
 
         with TemporaryDirectory(prefix="rbim-") as folder:
             journal = Journal(Path(folder) / "journal", clock=self._parts.clock)
+            found = InputDigest()
             async with open_group_commit(journal) as commits:
-                loaded = await load_input(journal, commits, self.work, {}, rows, digest=InputDigest())
+                await load_input(journal, commits, self.work, {}, rows, digest=found)
                 sizes, requests = await commits.read(journal.planned)
         seconds = (
             max(0, requests - rate.burst) * rate.per / rate.limit for rate in self.settings.rates if not rate.each_group
         )
         return Estimate(
-            rows=loaded.rows,
-            bad=loaded.bad,
-            duplicates=loaded.duplicates,
+            rows=found.rows,
+            bad=found.bad,
+            duplicates=found.duplicates,
             groups=len(sizes),
             requests=requests,
             seconds=max(seconds, default=None),

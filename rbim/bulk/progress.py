@@ -13,7 +13,8 @@ from rbim.bulk.work import AccountState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rbim.bulk.journal.loading import Loaded
+    from rbim.bulk.journal.facts import Loaded
+    from rbim.bulk.journal.loading import InputDigest
     from rbim.bulk.work import Settlement
 
 __all__ = ["Phase", "RunCounts", "Snapshot"]
@@ -59,13 +60,11 @@ class Snapshot:
 
 
 class RunCounts:
-    """Counts of one run."""
+    """Counts of one run: the rows that were ``loaded``, or are being loaded, and the accounts that were settled before."""
 
-    def __init__(self, loaded: Loaded, counts: Mapping[AccountState, int], now: float) -> None:
+    def __init__(self, loaded: Loaded | InputDigest, counts: Mapping[AccountState, int], now: float) -> None:
         self._loaded = loaded
-        self._states = dict(counts)
-        self.waiting = self._states.pop(AccountState.WAITING) + self._states.pop(AccountState.AGAIN)
-        """Accounts that wait, those in flight included."""
+        self._states = {state: counts.get(state, 0) for state in AccountState if state > 0}
         self.in_flight = 0
         self.requests = 0
         self.failures = 0
@@ -73,6 +72,11 @@ class RunCounts:
         self._began = self._changed = now
         self._flight_seconds = 0.0  # sum of requests in flight x seconds, since the last sample
         self._marks = deque([(now, *self._totals())], maxlen=RECENT_SAMPLES + 1)  # the last one: since the last sample
+
+    @property
+    def waiting(self) -> int:
+        """Accounts that wait, those in flight included."""
+        return self._loaded.rows - self._loaded.bad - self._loaded.duplicates - sum(self._states.values())
 
     def _totals(self) -> tuple[int, int, int, int]:
         return self.requests, sum(self._states.values()), self._throttled, self.failures
@@ -90,7 +94,6 @@ class RunCounts:
         self.failures += final
         if settlement is None or settlement.state is None:
             return
-        self.waiting -= accounts
         self._states[settlement.state] += accounts - len(settlement.individual)
         for _, state, _ in settlement.individual:
             self._states[state] += 1
@@ -98,7 +101,6 @@ class RunCounts:
     def closed(self, accounts: Mapping[AccountState, int]) -> None:
         """Count accounts of a closed group by their new states: they are not sent."""
         for state, number in accounts.items():
-            self.waiting -= number
             self._states[state] += number
 
     def sample(self, at: float, now: float, concurrency: int, rate: float | None) -> Sample:

@@ -23,20 +23,17 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint
 from anyio.to_thread import run_sync
-from attrs import evolve
 
 from rbim._support.task_errors import TaskErrors
 from rbim._support.text import quoted
 from rbim.bulk.dispatcher import Dispatcher
-from rbim.bulk.input.file import source_of
 from rbim.bulk.journal.facts import DIALECT
 from rbim.bulk.journal.journal import Journal
-from rbim.bulk.journal.loading import InputDigest, Loaded, batches
+from rbim.bulk.journal.loading import InputDigest, batches, load_input
 from rbim.bulk.journal.lock import JobLock
 from rbim.bulk.pace import Pace
 from rbim.bulk.progress import RunCounts
 from rbim.bulk.report.reading import read_report
-from rbim.bulk.work import AccountState
 from rbim.clock import SystemClock
 from rbim.dialect import client_document
 from rbim.errors import AuthenticationError, InvalidRequest
@@ -53,18 +50,15 @@ if TYPE_CHECKING:
     from rbim.bulk.progress import Phase, Snapshot
     from rbim.bulk.report.model import Report
     from rbim.bulk.settings import RunParts
-    from rbim.bulk.work import Work
     from rbim.storage.group_commit import GroupCommit
 
-__all__ = ["ANOTHER_JOB", "Run", "load_input"]
+__all__ = ["ANOTHER_JOB", "Run"]
 
 ANOTHER_JOB = "job"
 """The field of the error that the journal holds a job with another input or other options."""
 
 SNAPSHOT_INTERVAL = 0.5
 """Seconds between two snapshots."""
-
-NOTHING = Loaded(rows=0, bad=0, duplicates=0, digest="")
 
 
 class Run:
@@ -88,6 +82,7 @@ class Run:
         if limit is not None and (not isinstance(cast("object", limit), int) or isinstance(limit, bool) or limit < 1):
             raise InvalidRequest(f"limit: use a number of accounts, at least 1, not {quoted(limit)}", field="limit")
         self._parts = parts
+        self._settings_as_json = {**parts.settings.as_json(), DIALECT: client_document(parts.work.dialect)}
         self._rows = rows
         self._on_unknown: OnUnknown = on_unknown
         self._retried = retried
@@ -96,8 +91,8 @@ class Run:
         self._ended = anyio.Event()
         self._dispatcher: Dispatcher | None = None
         self._scope = anyio.CancelScope()
-        self._counts = RunCounts(NOTHING, dict.fromkeys(AccountState, 0), parts.clock.monotonic())
         self._input = InputDigest()
+        self._counts = RunCounts(self._input, {}, parts.clock.monotonic())
         self._pace = Pace(
             rates=parts.settings.rates, concurrency=parts.settings.concurrency, adaptive=parts.settings.adaptive
         )
@@ -156,11 +151,7 @@ class Run:
         now = self._parts.clock.monotonic()
         phase: Phase = "ended" if self._ended.is_set() else "loading" if self._dispatcher is None else self._dispatcher.phase
         cause = "" if self._dispatcher is None else self._dispatcher.cause
-        snapshot = self._counts.snapshot(phase, now, self._pace.concurrency(), cause, self._pace.rate)
-        if self._dispatcher is not None:
-            return snapshot
-        rows, bad = self._input.rows, self._input.bad
-        return evolve(snapshot, total=rows, waiting=rows - bad, skipped=bad)
+        return self._counts.snapshot(phase, now, self._pace.concurrency(), cause, self._pace.rate)
 
     def stop(self) -> None:
         """End in good order: send nothing more and wait for the requests in flight."""
@@ -193,20 +184,17 @@ class Run:
             failures.raise_first()
 
     async def _run_to_end(self, failures: TaskErrors) -> None:
-        path, lock = self._parts.journal, JobLock(self._parts.journal)
+        path = self._parts.journal
         try:
             with failures, self._scope:
                 if self._rows is None and not path.is_file():
                     cause = "there is no journal: check the path, or begin the job first"
                     raise InvalidRequest(f"{path}: {cause}", field="journal")
-                lock.acquire()
-                try:
+                with JobLock(path):
                     journal = Journal(path, clock=self._parts.clock)
                     async with open_group_commit(journal, threads=self._threads) as commits:
                         await self._prepare(journal, commits)
                         await self._dispatch(journal, commits)
-                finally:
-                    lock.release()
         finally:
             self.why = self.why or "interrupted"
             self._ended.set()
@@ -214,10 +202,6 @@ class Run:
     @property
     def _threads(self) -> bool:
         return isinstance(self._parts.clock, SystemClock)  # emulated time does not wait for a thread
-
-    @property
-    def _settings_as_json(self) -> dict[str, Any]:
-        return {**self._parts.settings.as_json(), DIALECT: client_document(self._parts.work.dialect)}
 
     async def _prepare(self, journal: Journal, commits: GroupCommit) -> None:
         """Load the input, or check it against the journal and settle the requests that an ended run left open."""
@@ -271,23 +255,3 @@ class Run:
         finally:
             with anyio.CancelScope(shield=True):
                 await commits.run(partial(journal.end_run, self.why))
-
-
-async def load_input(  # noqa: PLR0913  # a journal, a job and its rows
-    journal: Journal,
-    commits: GroupCommit,
-    work: Work[Any],
-    settings: dict[str, Any],
-    rows: Rows,
-    *,
-    digest: InputDigest,
-    threads: bool = True,
-) -> Loaded:
-    """Load the rows of a new job into its journal; return their counts, which ``digest`` has meanwhile."""
-    await commits.read(partial(journal.set_fast_writes, loading=True))
-    loader = await commits.run(partial(journal.create, work, settings, digest))
-    async with aclosing(batches(rows, threads=threads)) as read:
-        async for batch in read:
-            await commits.run(partial(loader.add, batch))
-    await commits.read(partial(journal.set_fast_writes, loading=False))
-    return await commits.run(partial(journal.loaded, loader, source_of(rows)))

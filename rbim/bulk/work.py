@@ -135,8 +135,8 @@ class Settlement:
     """Result of a sending, for the request (``outcome``) and for its accounts.
 
     ``state`` applies to all accounts except those in ``individual`` (index in the chunk, state, reason); None: they keep
-    waiting. ``again``: the request is to be sent again; ``split``: its halves are sent. ``anomalies``: entries of the answer
-    that name no account of the request.
+    waiting. ``again``: the request is to be sent again. ``anomalies``: entries of the answer that name no account of the
+    request.
     """
 
     outcome: RequestState
@@ -145,7 +145,6 @@ class Settlement:
     individual: tuple[tuple[int, AccountState, FailureReason], ...] = ()
     anomalies: tuple[tuple[str, FailureReason], ...] = ()
     again: bool = False
-    split: bool = False
 
 
 ALL_DONE = Settlement(outcome=RequestState.ANSWERED, state=AccountState.DONE)
@@ -199,11 +198,6 @@ class Work(Generic[R]):
     def account_field(self) -> str:
         """Name of the field that takes the accounts."""
         return next((name for name in ("members", "member") if name in self._fields), "user_name")
-
-    @property
-    def done_word(self) -> str:
-        """The word for a done account: ``invited``, ``removed``."""
-        return DONE_WORDS.get(self.operation.spec.name, "done")
 
     def make(self, chunk: Chunk) -> Operation[R]:
         """Return the operation for a chunk. Raises InvalidRequest."""

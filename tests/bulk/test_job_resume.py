@@ -33,8 +33,8 @@ from helpers.jobs import (
 )
 from helpers.tables import each_row
 from rbim import ApiError, InvalidRequest, Retry, Throttled, Unanswered
+from rbim.bulk.input.file import BATCH
 from rbim.bulk.job import InviteJob, RemoveJob, open_job
-from rbim.bulk.journal.loading import BATCH
 from rbim.emulator.faults import Code, Latency
 from rbim.operations.fails import Fail
 from rbim.operations.groups import Invited

@@ -37,7 +37,7 @@ from rbim import (
     Unanswered,
 )
 from rbim.bulk.failure_policy import Signal, Step, judge
-from rbim.bulk.journal.loading import Loaded
+from rbim.bulk.journal.facts import Loaded
 from rbim.bulk.progress import RunCounts
 from rbim.bulk.work import AccountState, Chunk, FailureReason, RequestState, Settlement, Work, failure_reason
 from rbim.operations.fails import Fail

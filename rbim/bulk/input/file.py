@@ -13,11 +13,11 @@ from attrs import asdict, define, field
 from rbim.bulk.input.content import UTF_16, codec, encoding_of, lines_of, not_decoded, opened, require_text, sheet_of
 from rbim.bulk.input.rows import (
     ADDED,
+    PLAIN,
     BadRow,
     Columns,
     Format,
     Row,
-    are_plain,
     bad_row,
     cleaned,
     column_key,
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
     from rbim.bulk.input.table import Block
 
-__all__ = ["RowFile", "in_batches", "source_of"]
+__all__ = ["BATCH", "RowFile", "in_batches", "source_of"]
 
 BATCH = 5000
-"""Rows that are loaded together."""
+"""Rows that are read together, and loaded in one transaction."""
 
 _BOM = "\ufeff"
 
@@ -281,9 +281,10 @@ class RowFile:
         acting: list[Any] = list(cells[table.places["user_name"]]) if "user_name" in table.places else [None] * size
         try:
             others = {*groups} - {given}, {*acting} - {None, ""}
+            plain = all(map(PLAIN.fullmatch, chain(accounts, *others)))
         except TypeError:  # JSON of another type
             return None
-        if not all(map(are_plain, (accounts, *others))) or (given is not None and others[0]):
+        if not plain or (given is not None and others[0]):
             return None
         return Columns(groups, accounts, [name or None for name in acting] if others[1] else [None] * size, lines)
 

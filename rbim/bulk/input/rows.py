@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from itertools import compress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from attrs import field, frozen
@@ -17,11 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ADDED",
+    "PLAIN",
     "BadRow",
     "Columns",
     "Format",
     "Row",
-    "are_plain",
     "bad_row",
     "cleaned",
     "column_key",
@@ -61,7 +60,7 @@ _VARIATION = re.compile("[\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 
 _LETTER = rf"[^\W{_FILLERS}]"
 _WORDS = rf"{_LETTER}+(?:[.-]{_LETTER}+)*"
-_PLAIN = re.compile(
+PLAIN = re.compile(
     r"(?!(?:NULL|Null|null|NaN|None|TRUE|FALSE|undefined)\Z)"
     rf"(?:[0-9A-Za-z]+|[A-Za-z][0-9A-Za-z_.-]*[0-9A-Za-z_]|{_LETTER}+|{_WORDS}@{_WORDS})"
 )
@@ -97,14 +96,6 @@ def excerpt_of(text: str) -> str:
 def bad_row(line: int, reason: str, text: str) -> BadRow:
     """Return a bad row; ``text`` is the row as it was read."""
     return BadRow(line, one_line(reason, MAX_EXCERPT), excerpt_of(text))
-
-
-def are_plain(values: Iterable[Any]) -> bool:
-    """Return whether no value needs a further look: :func:`parse_row` would return each as it is."""
-    try:
-        return all(map(_PLAIN.fullmatch, values))
-    except TypeError:
-        return False
 
 
 def parse_row(
@@ -148,7 +139,7 @@ def _text(name: str, value: Any, *, allow_damaged: bool) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{name}: invalid value {one_line(repr(value), 40)}: use a string or a whole number")  # noqa: TRY004
     text = cleaned(value)
-    if _PLAIN.fullmatch(text):
+    if PLAIN.fullmatch(text):
         return text
     forbidden = _FORBIDDEN.search(text)
     if forbidden is not None:
@@ -218,11 +209,6 @@ class Columns(NamedTuple):
             columns.accounts.append(account)
             columns.user_names.append(user_name)
         return columns
-
-    def where(self, flags: Sequence[bool]) -> Self:
-        """Return the rows whose flag is True."""
-        groups, accounts, user_names, lines = (list(compress(cast("Sequence[Any]", column), flags)) for column in self)
-        return type(self)(groups, accounts, user_names, lines)
 
     def rows(self) -> Iterator[Row | BadRow]:
         """Return the rows one by one."""

@@ -86,10 +86,11 @@ def _named_columns(names: Sequence[str], requested: str | None, role: Role) -> l
     They have the requested name; without one the default name, or else a usual one. Case, and space around a name, do not
     count; in a usual name no space, hyphen or underscore does.
     """
-    found = [index for index, name in enumerate(names) if column_key(name) == column_key(requested or role)]
+    keys, wanted = list(map(column_key, names)), column_key(requested or role)
+    found = [index for index, key in enumerate(keys) if key == wanted]
     if found or requested is not None:
         return found
-    return [index for index, name in enumerate(names) if re.sub(r"[\s_-]", "", column_key(name)) in USUAL[role]]
+    return [index for index, key in enumerate(keys) if re.sub(r"[\s_-]", "", key) in USUAL[role]]
 
 
 def _places(where: str, names: Sequence[str], wanted: Wanted) -> dict[Role, int]:

@@ -8,7 +8,6 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rbim.bulk.journal.loading import Loaded
 from rbim.bulk.journal.schema import ERASING, JOURNAL
 from rbim.choices import differences
 from rbim.dialect import Dialect, client_document
@@ -21,13 +20,22 @@ if TYPE_CHECKING:
 
     from rbim.storage.sqlite import Database
 
-__all__ = ["DIALECT", "JobFacts", "damage_of", "facts_in", "job_facts", "open_to_read", "reading"]
+__all__ = ["DIALECT", "JobFacts", "Loaded", "damage_of", "facts_in", "job_facts", "open_to_read", "reading"]
 
 DIALECT = "dialect"
 """The key of the settings for the job's dialect: the fields of the client that differ from their defaults."""
 
 BUSY_TIMEOUT = 10.0
 """Seconds that a reader waits for a writer that locks the file."""
+
+
+class Loaded(NamedTuple):
+    """Counts of an input: all rows, rows that cannot be used, duplicates; and a digest of the rows."""
+
+    rows: int
+    bad: int
+    duplicates: int
+    digest: str
 
 
 class JobFacts(NamedTuple):

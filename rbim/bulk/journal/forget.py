@@ -112,9 +112,7 @@ def forget_job(journal: str | PathLike[str], *, unfinished: bool = False) -> dat
     found = erasable(path)
     if found.erased is not None:
         return found.erased
-    lock = JobLock(path)
-    lock.acquire()
-    try:
+    with JobLock(path):
         if (left := erasable(path).unfinished) and not unfinished:
             raise InvalidRequest(
                 f"{path}: {left}, which the erasure would end: resume the job first, or erase an unfinished job"
@@ -123,13 +121,8 @@ def forget_job(journal: str | PathLike[str], *, unfinished: bool = False) -> dat
             )
         opened = Journal(path, clock=SystemClock())
         opened.open()
-        try:
-            with reading(path):
-                return _erase(opened.database, path)
-        finally:
-            opened.close()
-    finally:
-        lock.release()
+        with closing(opened), reading(path):
+            return _erase(opened.database, path)
 
 
 def _erase(database: Database, path: Path) -> datetime:

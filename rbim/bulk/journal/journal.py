@@ -24,13 +24,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from attrs import evolve
 
-from rbim.bulk.journal.facts import facts_in
-from rbim.bulk.journal.loading import Loader
+from rbim.bulk.journal.facts import Loaded, facts_in
 from rbim.bulk.journal.schema import JOURNAL
 from rbim.bulk.work import AccountState, Chunk, FailureReason, RequestState
 from rbim.clock import epoch_of
@@ -42,8 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rbim.bulk.journal.facts import JobFacts
-    from rbim.bulk.journal.loading import InputDigest, Loaded
-    from rbim.bulk.work import Settlement, Work
+    from rbim.bulk.work import Settlement
     from rbim.clock import Clock
 
 __all__ = ["Ended", "Journal", "OnUnknown", "RetryFilter", "Sample"]
@@ -54,10 +52,8 @@ RUN_ENDED = FailureReason("the run ended before an answer came")
 
 PLAN = (
     "DROP TABLE IF EXISTS temp.plan",
-    """CREATE TEMP TABLE plan (
-        id INTEGER PRIMARY KEY, sender_group INTEGER, chunk INTEGER, resent INTEGER, repeats INTEGER, attempt INTEGER)""",
-    """INSERT INTO temp.plan (sender_group, chunk, resent, repeats, attempt)
-        SELECT waiting.sender_group, waiting.chunk, state = -1, request.id, coalesce(request.attempt, 0) + 1
+    """CREATE TEMP TABLE plan AS SELECT waiting.sender_group AS sender_group, waiting.chunk AS chunk,
+            state = -1 AS resent, request.id AS repeats, coalesce(request.attempt, 0) + 1 AS attempt
         FROM (SELECT DISTINCT sender_group, chunk, state FROM account WHERE state <= 0) AS waiting
         JOIN sender_group ON sender_group.id = waiting.sender_group
         LEFT JOIN request ON request.retry = 1
@@ -72,7 +68,7 @@ NEXT = """SELECT plan.sender_group, plan.chunk, target_group.name, user_name, re
             WHERE account.sender_group = plan.sender_group AND account.chunk = plan.chunk AND state <= 0)
     FROM temp.plan JOIN sender_group ON sender_group.id = plan.sender_group
     JOIN target_group ON target_group.id = target_group
-    WHERE plan.id BETWEEN ? AND ? ORDER BY plan.id"""
+    WHERE plan.rowid BETWEEN ? AND ? ORDER BY plan.rowid"""
 COUNTS = ", ".join(f"count(*) FILTER (WHERE state = {state:d})" for state in AccountState)  # in half the time of GROUP BY
 NEW_NUMBER = "SELECT max(chunk) + 1 FROM account WHERE sender_group = ?"
 DIVIDE = """UPDATE account SET chunk = ? WHERE sender_group = ? AND chunk = ?
@@ -126,11 +122,12 @@ class Sample(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The end of a request: its chunk, its outcome, and the seconds that it took."""
+    """The end of a request: its chunk, its outcome, the seconds that it took, and whether its halves are sent."""
 
     chunk: Chunk
     settlement: Settlement
     elapsed: float
+    split: bool = False
 
 
 class RetryFilter(NamedTuple):
@@ -183,19 +180,7 @@ class Journal:
 
     def facts(self) -> JobFacts | None:
         """Return the facts of the job, or None if the file is new."""
-        return self.database.read(lambda: facts_in(self.database))
-
-    def create(self, work: Work[Any], settings: dict[str, Any], digest: InputDigest) -> Loader:
-        """Make this the journal of a job whose input is loaded next; remove the rest of an unfinished loading."""
-        for table in ("job", "target_group", "sender_group", "account", "bad_row", "duplicate"):
-            self.database.execute(f"DELETE FROM {table}")  # noqa: S608  # a constant
-        self.database.execute("UPDATE account_state SET name = ? WHERE id = ?", (work.done_word, AccountState.DONE))
-        options, name = json.dumps(work.plain_options()), work.operation.spec.name
-        self.database.execute(
-            "INSERT INTO job (operation, options, chunk, settings, source, created) VALUES (?, ?, ?, ?, '{}', ?)",
-            (name, options, work.chunk, json.dumps(settings), self.database.now),
-        )
-        return Loader(self.database, digest)
+        return self.database.read(partial(facts_in, self.database))
 
     def set_fast_writes(self, *, loading: bool) -> None:
         """Do not wait for the disk while the input is loaded (``loading`` True), and wait again afterwards.
@@ -203,17 +188,7 @@ class Journal:
         A loading that is not complete is worthless after a power failure anyway.
         """
         mode = "NORMAL" if loading else "FULL"
-        self.database.read(lambda: self.database.execute(f"PRAGMA synchronous = {mode}"))
-
-    def loaded(self, loader: Loader, source: dict[str, Any]) -> Loaded:
-        """Make the chunks, and record that the input was read completely; return its counts."""
-        ((size,),) = self.database.execute("SELECT chunk FROM job")
-        loaded = loader.end(size)
-        self.database.execute(
-            "UPDATE job SET loaded = ?, rows = ?, bad = ?, duplicates = ?, digest = ?, source = ?",
-            (self.database.now, *loaded, json.dumps(source)),
-        )
-        return loaded
+        self.database.read(partial(self.database.execute, f"PRAGMA synchronous = {mode}"))
 
     # Runs.
 
@@ -228,10 +203,9 @@ class Journal:
             self.database.execute(statement)
         self._planned = 0
         ((self._plan_ends,),) = self.database.execute("SELECT count(*) FROM temp.plan")
-        facts = facts_in(self.database)
-        assert facts is not None  # noqa: S101  # it was created or found
+        (loaded,) = self.database.execute("SELECT rows, bad, duplicates, digest FROM job")
         (counts,) = self.database.execute(f"SELECT {COUNTS} FROM account")  # noqa: S608  # a constant
-        return facts.input, dict(zip(AccountState, counts, strict=True))
+        return Loaded(*loaded), dict(zip(AccountState, counts, strict=True))
 
     def end_run(self, reason: str) -> None:
         """Record the end of the run and its reason."""
@@ -321,7 +295,7 @@ class Journal:
     def split(self, ended: Ended) -> list[Chunk]:
         """Record that a request was refused and that its halves are to be sent; return the halves."""
         whole = ended.chunk
-        self._record_outcomes([ended._replace(settlement=evolve(ended.settlement, split=True))])
+        self._record_outcomes([ended._replace(split=True)])
         half = Chunk(
             sender_group=whole.sender_group, id=whole.id, group=whole.group, user_name=whole.user_name,
             accounts=whole.accounts, resent=whole.resent, repeats=whole.number,
@@ -335,8 +309,10 @@ class Journal:
 
         Return the numbers of accounts that closed groups have settled, by their new states.
         """
-        self._record_outcomes(ended)
-        self._record_intents(intents)
+        if ended:
+            self._record_outcomes(ended)
+        if intents:
+            self._record_intents(intents)
         settled = Counter[AccountState]()
         for group, reason in closed:
             settled.update(self._close_group(group, self._reason_id(reason)))
@@ -363,15 +339,16 @@ class Journal:
             self.database.executemany("UPDATE request SET retry = 0 WHERE id = ?", repeats)
 
     def _record_outcomes(self, several: Sequence[Ended]) -> None:
-        self._record_intents([each.chunk for each in several if not each.chunk.number])  # those that could not leave
+        if could_not_leave := [each.chunk for each in several if not each.chunk.number]:
+            self._record_intents(could_not_leave)
         outcomes: list[tuple[Any, ...]] = []
         states: list[tuple[Any, ...]] = []
-        for chunk, settlement, elapsed in several:
+        for chunk, settlement, elapsed, split in several:
             number, state, reason = chunk.number, settlement.state, self._reason_id(settlement.reason)
             begun = None if chunk.left is None else chunk.begun
             ended = self.database.now if begun is None else begun + elapsed
             values = (begun, ended, elapsed, chunk.waited, settlement.outcome, reason)
-            outcomes.append((*values, settlement.again, settlement.split, number))
+            outcomes.append((*values, settlement.again, split, number))
             where = (chunk.sender_group, chunk.id)
             for place, its_state, its_reason in settlement.individual:
                 its = (its_state, number, self._reason_id(its_reason))

@@ -7,30 +7,32 @@ accounts in the order in which they are read later.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Set as AbstractSet
-from contextlib import AsyncExitStack, aclosing, suppress
-from functools import lru_cache
+from contextlib import aclosing, nullcontext, suppress
+from functools import lru_cache, partial
 from hashlib import sha256
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from itertools import chain, compress, islice
+from json import dumps
+from typing import TYPE_CHECKING, Any, cast
 
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
-from rbim.bulk.input.file import RowFile, in_batches
+from rbim.bulk.input.file import BATCH, RowFile, in_batches, source_of
 from rbim.bulk.input.rows import BadRow, Columns, Row, bad_row, parse_row
 from rbim.bulk.journal.schema import JOURNAL
+from rbim.bulk.work import DONE_WORDS, AccountState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rbim.bulk.journal.journal import Journal
+    from rbim.bulk.work import Work
+    from rbim.storage.group_commit import GroupCommit
     from rbim.storage.sqlite import Database
 
-__all__ = ["BATCH", "InputDigest", "Loaded", "Loader", "Rows", "batches", "row_of"]
+__all__ = ["InputDigest", "Loader", "Rows", "batches", "load_input", "row_of"]
 
 Rows = Iterable[Any] | AsyncIterable[Any]
-
-BATCH = 5000
-"""Rows in one transaction."""
 
 MIN_FIELDS = 2  # fields of a row: the acting account is optional
 TOGETHER = 50  # rows that one statement inserts: half the time
@@ -45,24 +47,15 @@ DUPLICATES = """INSERT INTO duplicate (seq, target_group, account, first)
         GROUP BY target_group, account HAVING count(*) > 1) ON its_group = target_group AND its_account = input.account
     WHERE input.seq > first"""
 ACCOUNTS = """INSERT INTO account (sender_group, chunk, seq, account)
-    SELECT sender_group, (row_number() OVER (PARTITION BY sender_group ORDER BY seq) - 1) / :size, seq, account
-    FROM temp.input WHERE seq NOT IN (SELECT seq FROM duplicate)"""
-
-
-class Loaded(NamedTuple):
-    """Counts of an input: all rows, rows that cannot be used, duplicates; and a digest of the rows."""
-
-    rows: int
-    bad: int
-    duplicates: int
-    digest: str
+    SELECT sender_group, (row_number() OVER (PARTITION BY sender_group ORDER BY seq) - 1) / (SELECT chunk FROM job),
+        seq, account FROM temp.input WHERE seq NOT IN (SELECT seq FROM duplicate)"""
 
 
 class InputDigest:
     """Counts and a digest of the rows of an input."""
 
     def __init__(self) -> None:
-        self.rows = self.bad = 0
+        self.rows = self.bad = self.duplicates = 0  # duplicates are found after the last row
         self._sha = sha256()
 
     @property
@@ -77,7 +70,7 @@ class InputDigest:
         if bad:
             good = [not isinstance(each, BadRow) for each in batch.accounts]
             places = [str(line) for line, is_good in zip(batch.lines, good, strict=True) if not is_good]
-            batch = batch.where(good)
+            batch = Columns(*(list(compress(cast("Sequence[Any]", column), good)) for column in batch))
             self.bad += len(bad)
             self._update(places, *(map(str, column) for column in zip(*bad, strict=True)))
         if batch.accounts:
@@ -90,14 +83,42 @@ class InputDigest:
         self._sha.update(text.encode("utf-8", "surrogatepass"))
 
 
-class Loader:
-    """Writes the rows of an input into the tables. Each method is a command."""
+async def load_input(  # noqa: PLR0913  # a journal, a job and its rows
+    journal: Journal,
+    commits: GroupCommit,
+    work: Work[Any],
+    settings: dict[str, Any],
+    rows: Rows,
+    *,
+    digest: InputDigest,
+    threads: bool = True,
+) -> None:
+    """Load the rows of a new job into its journal, and count them in ``digest``."""
+    await commits.read(partial(journal.set_fast_writes, loading=True))
+    loader = await commits.run(partial(Loader, journal.database, work, settings, digest))
+    async with aclosing(batches(rows, threads=threads)) as read:
+        async for batch in read:
+            await commits.run(partial(loader.add, batch))
+    await commits.read(partial(journal.set_fast_writes, loading=False))
+    await commits.run(partial(loader.end, source_of(rows)))
 
-    def __init__(self, database: Database, digest: InputDigest) -> None:
+
+class Loader:
+    """Makes a file the journal of a job, and writes the rows of its input. The call and each method are commands."""
+
+    def __init__(self, database: Database, work: Work[Any], settings: dict[str, Any], digest: InputDigest) -> None:
         self._input = digest
         self._database = database
         self._sender_group = lru_cache(MAX_SENDER_GROUPS)(self._insert_sender_group)
-        database.execute("DROP TABLE IF EXISTS temp.input")
+        for table in ("job", "target_group", "sender_group", "account", "bad_row", "duplicate"):
+            database.execute(f"DELETE FROM {table}")  # noqa: S608  # the rest of an unfinished loading
+        operation = work.operation.spec.name
+        done_word = DONE_WORDS.get(operation, "done")
+        database.execute("UPDATE account_state SET name = ? WHERE id = ?", (done_word, AccountState.DONE))
+        database.execute(
+            "INSERT INTO job (operation, options, chunk, settings, source, created) VALUES (?, ?, ?, ?, '{}', ?)",
+            (operation, dumps(work.plain_options()), work.chunk, dumps(settings), database.now),
+        )
         database.execute(INPUT)
         database.execute(f"PRAGMA temp.cache_size = -{JOURNAL.cache}")
         database.execute("PRAGMA temp.journal_mode = OFF")
@@ -114,13 +135,16 @@ class Loader:
         self._database.executemany("INSERT INTO bad_row (line, reason, raw) VALUES (?, ?, ?)", bad)
         self._database.execute("UPDATE job SET rows = ?, bad = ?", (self._input.rows, self._input.bad))
 
-    def end(self, size: int) -> Loaded:
-        """Make the chunks, of at most ``size`` accounts, when all rows were added; return the counts."""
-        self._database.execute(DUPLICATES)
-        ((duplicates,),) = self._database.execute("SELECT count(*) FROM duplicate")
-        self._database.execute(ACCOUNTS, {"size": size})
+    def end(self, source: dict[str, Any]) -> None:
+        """Make the chunks when all rows were added, and record that the input is complete."""
+        found = self._input
+        found.duplicates = self._database.execute(DUPLICATES).rowcount
+        self._database.execute(ACCOUNTS)
         self._database.execute("DROP TABLE temp.input")
-        return Loaded(rows=self._input.rows, bad=self._input.bad, duplicates=duplicates, digest=self._input.digest)
+        self._database.execute(
+            "UPDATE job SET loaded = ?, duplicates = ?, digest = ?, source = ?",
+            (self._database.now, found.duplicates, found.digest, dumps(source)),
+        )
 
     def _insert_sender_group(self, group: str, user_name: str | None) -> int:
         execute = self._database.execute
@@ -151,18 +175,18 @@ def row_of(number: int, given: Any) -> Row | BadRow:
 async def batches(rows: Rows, *, threads: bool = True) -> AsyncGenerator[Columns, None]:
     """Yield the rows of an iterable, at most :data:`BATCH` at a time; other tasks run in between.
 
-    A file is read in a thread; on cancellation the thread is abandoned.
+    With ``threads`` a file is read in a thread; on cancellation the thread is abandoned.
     """
-    if isinstance(rows, RowFile) and threads:
-        several = await run_sync(in_batches, rows, abandon_on_cancel=True)
-        while (part := await run_sync(next, several, None, abandon_on_cancel=True)) is not None:
+    if isinstance(rows, RowFile):
+        read = partial(next, in_batches(rows), None)
+        while (part := await run_sync(read, abandon_on_cancel=True) if threads else read()) is not None:
             yield part
+            await checkpoint()
         return
     number = 0
     if isinstance(rows, AsyncIterable):
-        async with AsyncExitStack() as closing:
-            if hasattr(rows, "aclose"):  # a generator: close it, nothing else reads on
-                await closing.enter_async_context(aclosing(cast("AsyncGenerator[Any, None]", rows)))
+        generator = cast("AsyncGenerator[Any, None]", rows)
+        async with aclosing(generator) if hasattr(rows, "aclose") else nullcontext():  # close it, nothing else reads on
             batch: list[Any] = []
             async for each in rows:
                 batch.append(each)

@@ -34,7 +34,7 @@ _changing = Lock()
 
 
 class JobLock:
-    """The right to run the job of a journal, between :meth:`acquire` and :meth:`release`; any thread may call them.
+    """The right to run the job of a journal: in a block, or between :meth:`acquire` and :meth:`release`, in any thread.
 
     Release it after all connections of SQLite to the journal are closed.
     """
@@ -42,6 +42,12 @@ class JobLock:
     def __init__(self, journal: Path) -> None:
         self._journal = journal
         self._key: tuple[int, int] | None = None
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def acquire(self) -> None:
         """Take the lock; create the journal, empty and with mode 0600, if it is missing.

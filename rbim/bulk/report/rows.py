@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from rbim._support.text import no_formula, one_line
 from rbim.bulk.input.rows import ADDED, Format
-from rbim.bulk.work import AccountState, RequestState
+from rbim.bulk.work import MAX_REASON, AccountState, RequestState
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -136,9 +136,6 @@ def write_csv(stream: IO[bytes], rows: Iterable[ReportRow], *, mark: bool) -> No
 
 
 # ------------------------------------------------------------------------------ the input's format, to be read again
-
-MAX_REASON = 500
-"""Characters of a reason that are written."""
 
 
 def format_of(journal: Path, source: Mapping[str, Any]) -> Format:

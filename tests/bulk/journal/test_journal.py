@@ -1,6 +1,7 @@
 """The journal of a job, used by itself: loading, planning, and what an ended run has left."""
 
 import contextlib
+import io
 import os
 import tracemalloc
 from collections import Counter, deque
@@ -15,10 +16,11 @@ from hypothesis import given, settings, strategies as st
 from helpers.jobs import accounts
 from helpers.tables import each_row
 from rbim import Dialect, InviteJoinGroup
+from rbim.bulk.input.file import RowFile
 from rbim.bulk.input.rows import BadRow, Columns, Row
 from rbim.bulk.journal import loading
 from rbim.bulk.journal.journal import Ended, Journal, RetryFilter
-from rbim.bulk.journal.loading import InputDigest, row_of
+from rbim.bulk.journal.loading import InputDigest, Loader, row_of
 from rbim.bulk.work import AccountState, FailureReason, RequestState, Settlement, Work
 from rbim.clock import SystemClock
 from rbim.emulator import EmulatedClock
@@ -37,12 +39,12 @@ class Book:
         self.journal.open()
         self.journal.database.execute("PRAGMA synchronous = OFF")
         self.work = Work(operation=InviteJoinGroup, dialect=Dialect(), chunk=chunk)
-        loader = self.do(self.journal.create, self.work, {}, InputDigest())
+        loader = self.do(Loader, self.journal.database, self.work, {}, InputDigest())
         for start in range(0, len(rows), 7):  # batches of another size than any chunk
             part = rows[start : start + 7]
             places = range(start + 1, start + 1 + len(part))
             self.do(loader.add, Columns.of(map(row_of, places, part), places))
-        self.do(self.journal.loaded, loader, {"name": "rows"})
+        self.do(loader.end, {"name": "rows"})
         try:
             self.begin()
         except BaseException:
@@ -157,6 +159,12 @@ async def test_an_invalid_row_is_told_with_its_place_in_the_whole_input(monkeypa
     found = [columns async for columns in loading.batches(rows if given == "iterable" else later())]
     assert [len(columns.accounts) for columns in found] == [3, 3, 2]
     assert [each.line for columns in found for each in columns.accounts if isinstance(each, BadRow)] == [2, 7]
+
+
+@each_row("threads", [True, False])
+async def test_rows_of_a_file_keep_their_lines(threads):
+    rows = RowFile(io.BytesIO(b"group,account\n\ng,a\n"))
+    assert [list(columns.lines) async for columns in loading.batches(rows, threads=threads)] == [[3]]
 
 
 async def test_an_async_generator_of_rows_is_closed_with_its_reader():
@@ -276,10 +284,10 @@ def test_planning_begins_where_the_last_run_ended(rows, chunk, window, ends):
 def test_planning_reads_no_more_than_it_is_asked_for():
     """A huge group and ten thousand small ones: time and memory are those of the window."""
     with book(chunk=5) as made:
-        loader = made.do(made.journal.create, made.work, {}, InputDigest())
+        loader = made.do(Loader, made.journal.database, made.work, {}, InputDigest())
         made.do(loader.add, Columns.of((Row("huge", f"a{n}") for n in range(20_000)), range(1, 20_001)))
         made.do(loader.add, Columns.of((Row(f"g{n}", "a") for n in range(10_000)), range(20_001, 30_001)))
-        made.do(made.journal.loaded, loader, {})
+        made.do(loader.end, {})
         made.begin()
         steps = 0
 
