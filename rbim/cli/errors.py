@@ -15,7 +15,7 @@ from rbim.cli.folding import fold_for
 from rbim.cli.global_flags import current_flags
 from rbim.cli.json_output import record_error
 from rbim.cli.printable import printable, visible
-from rbim.errors import AuthenticationError, IntermediaryError, InvalidRequest, Outcome, RbimError
+from rbim.errors import AuthenticationError, IntermediaryError, InvalidRequest, Outcome, RbimError, TimestampExpired
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +47,7 @@ HINTS = {
 REPEATABLE = "The command only reads: it may be repeated."
 REPORTING = "Please report it where you got rbim from, with the output of the same command with --debug."
 COMMAND = "rbim "  # a hint that begins with it is a command, which is not folded: it can be copied
+CLOCK = "Check the clock of this machine, and the zone of the dialect (`rbim dialect`)."
 BETWEEN = "Nothing was done: check the base URL and the proxy; `rbim doctor` shows the way that requests take."
 _NO_FLAGS: Mapping[str, str] = MappingProxyType({})
 CREDENTIALS = (
@@ -69,10 +70,12 @@ def report_error(error: RbimError, command: str, *, flags: Mapping[str, str] = _
         code, hint = Exit.USAGE, f"See: {command} --help"
     else:
         code, message = BY_OUTCOME[error.outcome], str(error)
-        refused = isinstance(error, AuthenticationError) and code is Exit.REFUSED and not _is_unreadable(error)
-        between = isinstance(error, IntermediaryError) and code is Exit.REFUSED
-        other = REPEATABLE if safe and code is Exit.UNKNOWN else HINTS.get(code, "")
-        hint = CREDENTIALS if refused else BETWEEN if between else other
+        if isinstance(error, AuthenticationError) and code is Exit.REFUSED and not _is_unreadable(error):
+            hint = CLOCK if isinstance(error, TimestampExpired) else CREDENTIALS
+        elif isinstance(error, IntermediaryError) and code is Exit.REFUSED:
+            hint = BETWEEN
+        else:
+            hint = REPEATABLE if safe and code is Exit.UNKNOWN else HINTS.get(code, "")
     shown = code is not Exit.USAGE or current_flags().debug  # the help of the command explains a wrong value
     hints = [*getattr(error, "__notes__", [hint])]
     if "surrogate" in message and sys.getfilesystemencoding() != "utf-8":

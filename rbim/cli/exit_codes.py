@@ -49,7 +49,7 @@ class JobExit(_Meaning):
     USAGE = 2, "invalid input or configuration, or not confirmed"
     UNKNOWN = 5, "the outcome of some accounts is unknown"
     INCOMPLETE = 3, "some accounts were refused or failed, or some rows are invalid"
-    DONE = 0, "everything was done"
+    DONE = 0, "everything was done, or what --limit allows"
 
 
 JOB_EXITS = f"Exit codes: {'; '.join(f'{int(code)} {code.meaning}' for code in sorted(JobExit))}."

@@ -124,14 +124,18 @@ class _Running(Generic[F]):
 class Plan(Generic[F]):
     """Faults in order. The random numbers of each come from ``seed`` and the number of faults that were added before."""
 
-    def __init__(self, seed: str) -> None:
+    def __init__(self, seed: str, kind: type[F]) -> None:
         self._seed = seed
+        self._kind = kind
         self._running: list[_Running[F]] = []
         self._added = 0
 
     def add(self, *faults: F) -> None:
-        """Append faults to the plan; they apply from now on."""
+        """Append faults to the plan; they apply from now on. Raises InvalidRequest for anything else, such as an effect."""
         for fault in faults:
+            if not isinstance(cast("object", fault), self._kind):
+                name = self._kind.__name__
+                raise InvalidRequest(f"faults: use {name}(effect=...), not {type(fault).__name__}", field="faults")
             self._running.append(_Running(fault, f"{self._seed}:{self._added}"))
             self._added += 1
 
@@ -399,7 +403,7 @@ class Faults(Plan[Fault]):
     """The plan of one emulator. The same seed, faults and requests give the same injections."""
 
     def __init__(self, clock: "Clock", seed: int = 0) -> None:
-        super().__init__(str(seed))
+        super().__init__(str(seed), Fault)
         self._clock = clock
 
     def next_injection(self, op: Operation[Any] | None) -> Injection:
@@ -535,7 +539,7 @@ class CopyFaults(Plan[CopyFault]):
     """
 
     def __init__(self, seed: int = 0) -> None:
-        super().__init__(f"{seed}:copy")
+        super().__init__(f"{seed}:copy", CopyFault)
 
     def pick(self, document: Mapping[str, Any]) -> tuple[Picked, ...]:
         """Count the next message and return the faults picked for it, for :func:`injection_of`."""

@@ -25,7 +25,16 @@ from rbim.storage.group_commit import CommandFailed, CommandFailure, call_all, r
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["CommandFailure", "Database", "FileKind", "InPlace", "MemoryDatabase", "require_trusted_logs", "schema_version"]
+__all__ = [
+    "CommandFailure",
+    "Database",
+    "FileKind",
+    "InPlace",
+    "MemoryDatabase",
+    "require_no_left_log",
+    "require_trusted_logs",
+    "schema_version",
+]
 
 T = TypeVar("T")
 
@@ -371,14 +380,14 @@ def _opened(path: Path, kind: FileKind) -> sqlite3.Connection:
 def _require_private(path: Path, kind: FileKind) -> None:
     """Create the file if it is missing, with mode 0600, and refuse one that belongs to another user."""
     try:
-        _require_no_left_log(path, kind)
+        require_no_left_log(path, kind)
         create_private(path)
         require_trusted_logs(path)
     except OSError as error:
         raise _unusable(path, kind, error.strerror or str(error)) from error
 
 
-def _require_no_left_log(path: Path, kind: FileKind) -> None:
+def require_no_left_log(path: Path, kind: FileKind) -> None:
     """Raise InvalidRequest for a log beside a missing or empty file: SQLite would delete it, with the changes in it."""
     real = path.resolve()  # the log is beside the file, not beside a link to it
     log = real.with_name(f"{real.name}-wal")

@@ -153,12 +153,12 @@ def _with_columns(blocks: Iterator[Block], wanted: Wanted, delimiter: str, unit:
         wanted.columns["account"] = names[0]
     if wanted.header is None and not known:
         matching = [at for at, row in rows if _named_columns(row, wanted.columns["account"], "account")]
-        if _is_data(names):
+        if matching and line not in matching:
+            where += f" is not the header, but {unit} {matching[0]} may be: --header-line {matching[0]}"
+        elif _is_data(names):
             where += " looks like data, not like a header: if it is data, add --no-header (columns are then 1, 2, ...)"
             if line in matching:
                 raise InvalidRequest(f"{where}; if it is a header, --header-line {line}", field="header")
-        elif matching and line not in matching:
-            where += f" is not the header, but {unit} {matching[0]} may be: --header-line {matching[0]}"
     begin = bisect_right(lines, line)
     below = chain([(lines[begin:], records[begin:])], blocks)
     return Table(below, names, _places(where, names, wanted), delimiter)

@@ -12,7 +12,7 @@ from rbim.bulk.journal.schema import ERASING, JOURNAL
 from rbim.choices import differences
 from rbim.dialect import Dialect, client_document
 from rbim.errors import InvalidRequest
-from rbim.storage.sqlite import require_trusted_logs, schema_version
+from rbim.storage.sqlite import require_no_left_log, require_trusted_logs, schema_version
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -119,6 +119,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     if not path.is_file():
         raise InvalidRequest(f"{path}: there is no journal: check the path, or begin the job first", field="journal")
     with reading(path):
+        require_no_left_log(path, JOURNAL)
         require_trusted_logs(path)
         real = path.resolve()
         log = real.with_name(f"{real.name}-wal")

@@ -516,6 +516,7 @@ def test_an_acting_account_in_chinese_is_found():
     "body, options, parts",
     [
         ("name,town\n", {}, ["line 1: no column 'account'", "'name', 'town'", "--account-column"]),
+        ("名单 2024\ngroup,account\ng,1\n", {}, ["line 1 is not the header, but line 2 may be: --header-line 2"]),
         ("account,name\n", {}, ["'group'", "'account', 'name'", "--group-column", "--group"]),
         ("account,phone\n", {"group": "g", "group_column": "team"}, ["'team'", "--group-column"]),
         ("account,group\n", {"user_name_column": "by"}, ["'by'", "user_name_column"]),

@@ -9,7 +9,7 @@ import pytest
 from helpers.jobs import world
 from rbim.bulk import InviteJob, Row, open_job, read_report
 from rbim.bulk.journal import facts
-from rbim.bulk.journal.facts import damage_of
+from rbim.bulk.journal.facts import damage_of, job_facts
 from rbim.errors import InvalidRequest
 
 
@@ -58,3 +58,15 @@ def test_without_its_directory_a_journal_with_a_log_is_to_be_copied(finished, mo
         InvalidRequest, match=r"directory cannot be written, and .*-wal has .*: copy both to another directory"
     ):
         read_report(finished)
+
+
+def test_the_log_of_a_journal_that_was_moved_away_survives_every_command(finished):
+    log = finished.with_name(f"{finished.name}-wal")
+    finished.unlink()
+    finished.touch()
+    log.write_bytes(b"changes")
+    for open_it in (read_report, lambda path: open_job(object(), path), job_facts):
+        with pytest.raises(InvalidRequest, match="-wal has changes of a file that was moved or deleted"):
+            open_it(finished)
+    assert isinstance(damage_of(finished), InvalidRequest)
+    assert log.read_bytes() == b"changes"

@@ -1,5 +1,7 @@
 """What both plans of faults share: a seed and a plan give one sequence of verdicts, here as literals, in every release."""
 
+import pytest
+
 from helpers.stubs import CONVERGING, READ
 from rbim.emulator import EmulatedClock
 from rbim.emulator.faults import (
@@ -20,6 +22,7 @@ from rbim.emulator.faults import (
     Throttle,
     injection_of,
 )
+from rbim.errors import InvalidRequest
 
 PLAN = (
     Fault(effect=Latency(0.5, sigma=1.0), probability=0.5),
@@ -106,3 +109,14 @@ def test_a_seed_and_a_plan_of_copies_give_one_sequence_of_verdicts():
     faults.clear()
     faults.add(*COPY_PLAN)
     assert twelve_messages(faults) == COPY_VERDICTS
+
+
+def test_only_faults_of_its_kind_belong_into_a_plan():
+    for plan, wrong, said in [
+        (Faults(EmulatedClock()), Latency(1), "faults: use Fault(effect=...), not Latency"),
+        (Faults(EmulatedClock()), CopyFault(effect=Delay(1)), "faults: use Fault(effect=...), not CopyFault"),
+        (CopyFaults(), Delay(1), "faults: use CopyFault(effect=...), not Delay"),
+    ]:
+        with pytest.raises(InvalidRequest) as caught:
+            plan.add(wrong)
+        assert (str(caught.value), list(plan)) == (said, [])
