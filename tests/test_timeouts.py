@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import suppress
+from math import inf
 
 import anyio
 import pytest
@@ -176,12 +177,15 @@ class Wraps:
 
 
 @each_row("kind", [Slow, Timed, Inherits, Wraps])
-async def test_a_call_has_a_scope_unless_its_transport_keeps_the_time(clock, kind):
+async def test_a_call_has_a_deadline_unless_its_transport_keeps_the_time(clock, kind):
     async with client_over(kind(), clock, timeout=0.05, deadline=0.05) as client:
         call = asyncio.create_task(failing_with(DeadlineExceeded, client.send(READ)))
         await asyncio.sleep(0)
         assert client.load.calls == 1
-        assert len(client._shared.scopes) == (kind is not Timed or type(clock) is not SystemClock)
+        if type(clock) is SystemClock:
+            assert [due < inf for due in client._deadlines.scopes.values()] == [kind is not Timed]
+        else:
+            assert len(client._shared.scopes) == 1
         error = await call
         assert error.outcome is Outcome.UNKNOWN
         assert [made.error for made in error.attempts] == ["Unanswered" if kind is Timed else "DeadlineExceeded"]
