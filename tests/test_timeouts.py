@@ -88,6 +88,21 @@ async def test_the_cancellation_of_the_task_that_comes_with_the_end_of_time_goes
         await task
 
 
+async def test_the_cancellation_of_a_task_that_comes_with_the_end_of_its_wait_goes_through():
+    deadlines = deadlines_of(SystemClock(), again=5.0)
+    for both in (False, True):
+        task = asyncio.create_task(deadlines.run(anyio.sleep(10), inf, lambda: LookupError("ended")))
+        await asyncio.sleep(0)
+        deadlines.end()
+        if both:
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError if both else LookupError):
+            await task
+        assert task.cancelling() == both
+        assert deadlines.scopes == {}
+    deadlines.close()
+
+
 async def test_a_scope_of_anyios_around_it_ends_it(scope):
     with anyio.move_on_after(0.01) as outer, scope(10) as inner:
         await anyio.sleep(10)
@@ -229,8 +244,9 @@ async def test_the_callers_cancellation_passes_and_is_observed(clock):
     assert seen == [(True, [Outcome.UNKNOWN])]
 
 
-async def test_another_event_loop_is_refused():
-    async with client_over(Slow(), SystemClock()) as client:
+@each_row("kind", [Slow, Timed])
+async def test_another_event_loop_is_refused(kind):
+    async with client_over(kind(), SystemClock()) as client:
         error = await asyncio.to_thread(asyncio.run, failing_with(RuntimeError, client.send(READ)))
     assert "event loop" in str(error)
 

@@ -59,7 +59,8 @@ AGAIN = 5.0
 """Seconds that a cancelled call may take to clean up before it is cancelled once more."""
 
 LATE_BACKSTOP = 1.5
-"""The backstop of a transport that keeps its timeouts: for a second after them it may read what has arrived."""
+"""The backstop of a transport that keeps its timeouts: for a second after them it may read what has arrived. Where one timer
+serves all calls (:mod:`rbim.timeouts`), there is no backstop, so that such a call does not set it."""
 
 GRACE = 5.0
 """Seconds to wait on close for calls that ignore their cancellation."""

@@ -178,8 +178,8 @@ BY_STATUS: dict[int, type[ApiError]] = {  # of a refusal whose code is not in th
 }
 
 
-class _EncodePlan(NamedTuple):
-    """The parts that all requests of one operation class share."""
+class _Plan(NamedTuple):
+    """The parts that all requests and answers of one operation class share."""
 
     origin: str
     path: str
@@ -225,7 +225,7 @@ class Codec:
         self._has_hooks = hooks is not None
         self._user_agent = user_agent
         self._known_codes = frozenset(dialect.codes).union(*dialect.already_so.values())
-        self._plans: dict[type[Any], _EncodePlan] = {}
+        self._plans: dict[type[Any], _Plan] = {}
         # by operation class: the last body with only a success code and message, and its document without the code
         self._successes: dict[type[Any], tuple[bytes, dict[str, Any]]] = {}
 
@@ -260,7 +260,7 @@ class Codec:
         if kind not in self._plans:
             self._plan(kind)
 
-    def _plan(self, kind: type[Operation[Any]]) -> _EncodePlan:
+    def _plan(self, kind: type[Operation[Any]]) -> _Plan:
         if getattr(kind, "spec", None) is None:
             raise TypeError(
                 f"an operation is needed, such as QueryGroupDetail(group_id='g1'), not a value of {kind.__name__}"
@@ -270,7 +270,7 @@ class Codec:
         for name, value in parts.items():
             path = path.replace(name, quote(value, safe=""))
         base: type[Operation[Any]] = Operation
-        plan = _EncodePlan(
+        plan = _Plan(
             origin=self.origins[kind.endpoint.origin],
             path=path,
             headers=HEADERS if self._user_agent is None else MappingProxyType({**HEADERS, "User-Agent": self._user_agent()}),
@@ -307,7 +307,7 @@ class Codec:
             reason = self.converters.explain(fields, plan.answer, "$" if payload is None else f"$.{payload}")
             raise ProtocolError(reason, status=response.status, body=response.body) from error
 
-    def _fields(self, op: Operation[Any], plan: _EncodePlan, response: Response) -> dict[str, Any]:
+    def _fields(self, op: Operation[Any], plan: _Plan, response: Response) -> dict[str, Any]:
         """Return the fields of a success, without its code. Raises ApiError or ProtocolError."""
         document, text, reason = _document_of(response.body)
         if document is not None and (key := _deciding_key_twice(document, text, op.endpoint.code)):
