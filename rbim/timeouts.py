@@ -1,10 +1,9 @@
 """Cancel scopes that share one timer, on asyncio.
 
-They cost a fifth of anyio's cancel scopes. A client's calls wait in them (except for an answer of a transport that keeps
-its timeouts by itself, and for the client's limits: there the timer wakes them), and so does each delivery: for its body,
-and for an inbox of rbim. anyio's scopes can shield, and cancel in every iteration of the loop until they are left; these
-cancel once, on timeout or on request, and again every ``again`` seconds until the block has ended. On trio, and with any
-clock but SystemClock, the clock's own scopes are used.
+They cost a fifth of anyio's cancel scopes. A client's calls wait in them (except for the client's limits: there the timer
+wakes them), and so does each delivery: for its body, and for an inbox of rbim. anyio's scopes can shield, and cancel in
+every iteration of the loop until they are left; these cancel once, on timeout or on request, and again every ``again``
+seconds until the block has ended. On trio, and with any clock but SystemClock, the clock's own scopes are used.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from rbim.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
     from contextlib import AbstractContextManager
     from types import TracebackType
-    from typing import Self
+    from typing import Any, Self
 
     from rbim.clock import Clock, Scope
 
-__all__ = ["Deadlines", "EndableTasks", "deadlines_of", "is_unshielded", "unshielded"]
+__all__ = ["Deadlines", "deadlines_of", "is_unshielded", "unshielded"]
 
 F = TypeVar("F", bound="Callable[..., object]")
 T = TypeVar("T")
@@ -77,8 +76,46 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def scope(self, seconds: float) -> AbstractContextManager[Scope]:
-        """Return a scope that cancels its task ``seconds`` after it was entered."""
-        return _Scope(self, seconds)
+        """Return a scope that cancels its task ``seconds`` from now; its block begins at once."""
+        return self._begin(time.monotonic() + seconds)
+
+    async def run(self, waiting: Coroutine[Any, Any, T], due: float, ended: Callable[[], Exception], /) -> T:
+        """Await ``waiting`` in a scope; if it was cancelled at ``due``, or by :meth:`end`, raise ``ended()``."""
+        try:
+            scope = self._begin(due)
+        except RuntimeError:
+            waiting.close()  # else Python warns that it was never awaited
+            raise
+        try:  # `with scope`, in half the time
+            return await waiting
+        except asyncio.CancelledError:
+            if not scope.is_cause():
+                raise
+        finally:
+            del self.scopes[scope]
+            if scope.asked:
+                scope.take_back()
+        raise ended()
+
+    def _begin(self, due: float) -> _Scope:
+        """Return a scope of the caller's task, which is entered."""
+        task = asyncio.current_task()
+        if task is None or task.get_loop() is not self.loop:
+            raise RuntimeError("a client or a receiver works only in the event loop in which it was entered")
+        scope = _Scope()  # set up here: the call of an `__init__` takes as long as all of this
+        scope.deadlines = self
+        scope.task = task
+        scope.before = task.cancelling()
+        scope.asked = 0
+        self.scopes[scope] = due
+        if due < self.fires:
+            self._expect(due)
+        return scope
+
+    def end(self) -> None:
+        """Cancel everything that waits now."""
+        for scope in tuple(self.scopes):
+            scope.cancel()
 
     def close(self) -> None:
         """Cancel the timer."""
@@ -115,72 +152,36 @@ class Deadlines:
 class _Scope:
     """A scope that cancels its block on timeout or :meth:`cancel`; the task then continues after the block."""
 
-    __slots__ = ("_asked", "_before", "_deadlines", "_seconds", "_task", "cancelled_caught")
-
-    def __init__(self, deadlines: Deadlines, seconds: float) -> None:
-        self._deadlines = deadlines
-        self._seconds = seconds
-        self._asked = 0
-        self._task: asyncio.Task[object] | None = None
-        self.cancelled_caught = False
+    __slots__ = ("asked", "before", "cancelled_caught", "deadlines", "task")
+    deadlines: Deadlines
+    task: asyncio.Task[object]
+    before: int  # the cancellations of the task when the scope began
+    asked: int  # those by the scope
+    cancelled_caught: bool
 
     def cancel(self) -> None:
         """Cancel the block if it still runs."""
-        if self._task is not None:
-            self._asked += 1
-            self._task.cancel()
-            self._deadlines.add(self, time.monotonic() + self._deadlines.again)
+        if self in self.deadlines.scopes:
+            self.asked += 1
+            self.task.cancel()
+            self.deadlines.add(self, time.monotonic() + self.deadlines.again)
+
+    def is_cause(self) -> bool:
+        """Return whether this scope alone has cancelled the task: a cancellation that another source requested must pass."""
+        return self.asked > 0 and self.task.cancelling() - self.asked <= self.before
+
+    def take_back(self) -> None:
+        """Count the cancellations by this scope no more."""
+        for _ in range(self.asked):
+            self.task.uncancel()
 
     def __enter__(self) -> Self:
-        task, deadlines = asyncio.current_task(), self._deadlines
-        if task is None or task.get_loop() is not deadlines.loop:
-            raise RuntimeError("a client or a receiver works only in the event loop in which it was entered")
-        self._task = task
-        self._before = task.cancelling()
-        deadlines.add(self, time.monotonic() + self._seconds)
+        self.cancelled_caught = False
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        del self._deadlines.scopes[self]
-        task, self._task = self._task, None
-        if not self._asked:
-            return False
-        assert task is not None  # noqa: S101  # it was entered
-        for _ in range(self._asked):
-            task.uncancel()
-        # a cancellation that another source requested at the same time must pass
-        ours = task.cancelling() <= self._before
-        self.cancelled_caught = ours and kind is not None and issubclass(kind, asyncio.CancelledError)
+        del self.deadlines.scopes[self]
+        if self.asked:
+            self.cancelled_caught = kind is not None and issubclass(kind, asyncio.CancelledError) and self.is_cause()
+            self.take_back()
         return self.cancelled_caught
-
-
-class EndableTasks:
-    """Tasks of one event loop that wait without a scope and without a timer, until :meth:`end` cancels all of them."""
-
-    __slots__ = ("_ending", "_tasks")
-
-    def __init__(self) -> None:
-        self._ending = False
-        self._tasks: dict[asyncio.Task[object], int] = {}  # with the cancellations before
-
-    def end(self) -> None:
-        """Cancel all of them, once."""
-        self._ending = True
-        for task in self._tasks:
-            task.cancel()
-
-    async def run(self, waiting: Awaitable[T]) -> T | None:
-        """Await ``waiting`` in the caller's task, and return its result; None if :meth:`end` cancelled it."""
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101  # a coroutine of asyncio runs in a task
-        self._tasks[task] = before = task.cancelling()
-        try:
-            return await waiting
-        except asyncio.CancelledError:
-            if self._ending and task.cancelling() <= before + 1:
-                return None
-            raise  # also a cancellation that another source requested at the same time
-        finally:
-            del self._tasks[task]
-            if self._ending:
-                task.uncancel()

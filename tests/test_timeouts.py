@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import suppress
+from math import inf
 
 import anyio
 import pytest
@@ -85,6 +86,21 @@ async def test_the_cancellation_of_the_task_that_comes_with_the_end_of_time_goes
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_the_cancellation_of_a_task_that_comes_with_the_end_of_its_wait_goes_through():
+    deadlines = deadlines_of(SystemClock(), again=5.0)
+    for both in (False, True):
+        task = asyncio.create_task(deadlines.run(anyio.sleep(10), inf, lambda: LookupError("ended")))
+        await asyncio.sleep(0)
+        deadlines.end()
+        if both:
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError if both else LookupError):
+            await task
+        assert task.cancelling() == both
+        assert deadlines.scopes == {}
+    deadlines.close()
 
 
 async def test_a_scope_of_anyios_around_it_ends_it(scope):
@@ -176,12 +192,15 @@ class Wraps:
 
 
 @each_row("kind", [Slow, Timed, Inherits, Wraps])
-async def test_a_call_has_a_scope_unless_its_transport_keeps_the_time(clock, kind):
+async def test_a_call_has_a_deadline_unless_its_transport_keeps_the_time(clock, kind):
     async with client_over(kind(), clock, timeout=0.05, deadline=0.05) as client:
         call = asyncio.create_task(failing_with(DeadlineExceeded, client.send(READ)))
         await asyncio.sleep(0)
         assert client.load.calls == 1
-        assert len(client._shared.scopes) == (kind is not Timed or type(clock) is not SystemClock)
+        if type(clock) is SystemClock:
+            assert [due < inf for due in client._deadlines.scopes.values()] == [kind is not Timed]
+        else:
+            assert len(client._shared.scopes) == 1
         error = await call
         assert error.outcome is Outcome.UNKNOWN
         assert [made.error for made in error.attempts] == ["Unanswered" if kind is Timed else "DeadlineExceeded"]
@@ -225,8 +244,9 @@ async def test_the_callers_cancellation_passes_and_is_observed(clock):
     assert seen == [(True, [Outcome.UNKNOWN])]
 
 
-async def test_another_event_loop_is_refused():
-    async with client_over(Slow(), SystemClock()) as client:
+@each_row("kind", [Slow, Timed])
+async def test_another_event_loop_is_refused(kind):
+    async with client_over(kind(), SystemClock()) as client:
         error = await asyncio.to_thread(asyncio.run, failing_with(RuntimeError, client.send(READ)))
     assert "event loop" in str(error)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from math import inf
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attrs import evolve, frozen
 
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Exchange"]
 
-P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 
 
 @frozen(kw_only=True)
@@ -158,7 +156,7 @@ class Call(Generic[R]):
                     confirmed_by_repeat=self.confirmed,
                 )
 
-    async def _attempts(self, request: Request) -> R:  # noqa: C901, PLR0912  # the whole way, in order
+    async def _attempts(self, request: Request) -> R:  # noqa: C901  # the whole way, in order
         """Admit, sign, send and decode, until an attempt is the last one. Raises RbimError."""
         shared = self._shared
         while True:
@@ -185,13 +183,8 @@ class Call(Generic[R]):
                 self.response = None
                 self._handed_over = True
                 try:
-                    if shared.unscoped is None:
-                        send = shared.transport.send
-                        self.response = await self._interruptible(shared.backstop, send, signed, timeout=timeout)
-                    else:
-                        self.response = await shared.unscoped.run(shared.transport.send(signed, timeout=timeout))
-                    if self.response is None:
-                        raise self._client_closed(Outcome.UNKNOWN)
+                    sending = shared.transport.send(signed, timeout=timeout)
+                    self.response = await shared.wait(sending, self._latest + shared.backstop, self._interrupted)
                     answer = self._decode(signed, self.response)
                 except RbimError as error:
                     asked = self._ended(error)
@@ -212,26 +205,8 @@ class Call(Generic[R]):
                     return confirmed
             self._failure = failure
             if not await self._renewed(failure, signer):
-                await self._interruptible(0.0, shared.clock.sleep, self._pause_after(failure))
-
-    async def _interruptible(self, backstop: float, wait: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Await ``wait(...)`` until the deadline, or until the client is closed; then raise the error for it.
-
-        ``backstop`` is the seconds after the deadline at which the wait is cancelled.
-        """
-        shared = self._shared
-        with shared.scope(self._latest + backstop - shared.monotonic()) as scope:
-            shared.scopes.add(scope)
-            try:
-                result = await wait(*args, **kwargs)
-            finally:
-                shared.scopes.discard(scope)
-        if not scope.cancelled_caught:
-            return result
-        if shared.state != "open":
-            # a request that was handed to the transport may have been sent, in part or whole
-            raise self._client_closed(Outcome.UNKNOWN if self._handed_over else Outcome.NOT_SENT)
-        raise self._deadline_exceeded(Outcome.UNKNOWN) if self._handed_over else self._not_admitted()
+                pause = self._pause_after(failure)
+                await shared.wait(shared.clock.sleep(pause), self._latest, self._interrupted)
 
     async def _renewed(self, failure: RbimError, refused: Signer) -> bool:
         """Return whether the credentials were refused and there are other ones now; once in a call."""
@@ -244,7 +219,7 @@ class Call(Generic[R]):
         if self._shared.monotonic() >= self._latest - self._need():
             return False
         try:
-            return await self._interruptible(0.0, renewed, refused)
+            return await self._shared.wait(renewed(refused), self._latest, self._interrupted)
         except DeadlineExceeded:
             failure.add_note("the provider of credentials has not answered in time")
             return False
@@ -338,6 +313,13 @@ class Call(Generic[R]):
             outcome=None if error is None else known,
             error=type(error).__name__ if error is not None else None,
         )
+
+    def _interrupted(self) -> RbimError:
+        """Return the error of a wait that has ended at the deadline, or because the client was closed."""
+        if self._shared.state != "open":
+            # a request that was handed to the transport may have been sent, in part or whole
+            return self._client_closed(Outcome.UNKNOWN if self._handed_over else Outcome.NOT_SENT)
+        return self._deadline_exceeded(Outcome.UNKNOWN) if self._handed_over else self._not_admitted()
 
     @staticmethod
     def _client_closed(outcome: Outcome) -> ClientClosed:

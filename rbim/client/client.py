@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar, cast
 
 from attrs import evolve
@@ -58,7 +59,8 @@ AGAIN = 5.0
 """Seconds that a cancelled call may take to clean up before it is cancelled once more."""
 
 LATE_BACKSTOP = 1.5
-"""The backstop of a transport that keeps its timeouts: for a second after them it may read what has arrived."""
+"""The backstop of a transport that keeps its timeouts: for a second after them it may read what has arrived. Where one timer
+serves all calls (:mod:`rbim.timeouts`), there is no backstop, so that such a call does not set it."""
 
 GRACE = 5.0
 """Seconds to wait on close for calls that ignore their cancellation."""
@@ -326,7 +328,7 @@ class AsyncClient(View):
         return environment().make(cls, options)
 
     async def __aenter__(self) -> Self:
-        from rbim.timeouts import EndableTasks, deadlines_of  # imports asyncio
+        from rbim.timeouts import deadlines_of  # imports asyncio
 
         if self._shared.state != "new":
             raise RuntimeError("a client is entered once: create a new one")
@@ -340,11 +342,10 @@ class AsyncClient(View):
             raise
         self._deadlines = deadlines_of(self._shared.clock, again=AGAIN)
         if self._deadlines is not None:
-            self._shared.scope, self._shared.admission.deadlines = self._deadlines.scope, self._deadlines
+            self._shared.wait, self._shared.admission.deadlines = self._deadlines.run, self._deadlines
         # declared by its own class: a subclass or a wrapper may wait outside of the transport's timers
         if vars(type(self._shared.transport)).get("keeps_timeouts"):
-            self._shared.backstop = LATE_BACKSTOP
-            self._shared.unscoped = EndableTasks() if self._deadlines is not None else None
+            self._shared.backstop = LATE_BACKSTOP if self._deadlines is None else inf
         self._shared.admission.open()
         self._shared.state = "open"
         return self
@@ -390,8 +391,8 @@ class AsyncClient(View):
                 shared.admission.refuse_all()
                 for scope in tuple(shared.scopes):
                     scope.cancel()
-                if shared.unscoped is not None:
-                    shared.unscoped.end()
+                if self._deadlines is not None:
+                    self._deadlines.end()
                 if shared.running:
                     from anyio import Event
 

@@ -12,7 +12,7 @@ States of a client: ``new`` -> ``opening`` -> ``open`` -> ``closing`` -> ``close
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args
 
 from attrs import Attribute, field, frozen
 
@@ -25,7 +25,7 @@ from rbim.errors import InvalidRequest
 from rbim.validators import above_zero, or_none, text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
     from anyio import Event
 
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
     from rbim.client.observers import Observers
     from rbim.clock import Clock, Scope
     from rbim.http import Signer, Transport
-    from rbim.timeouts import EndableTasks
     from rbim.wire.codec import Codec
 
 __all__ = ["CallSettings", "Load", "Priority", "SharedState"]
+
+T = TypeVar("T")
 
 
 def _retry(_: object, attribute: Attribute[Any], value: object) -> None:
@@ -93,6 +94,14 @@ class Load:
     retries_left: float
 
 
+class Wait(Protocol):
+    """Awaits a coroutine until it is ``due``, or until the client is closed; then raises what ``ended`` returns."""
+
+    async def __call__(self, waiting: Coroutine[Any, Any, T], due: float, ended: Callable[[], Exception], /) -> T:
+        """Return the result of ``waiting``; ``due`` is a time of the monotonic clock."""
+        ...
+
+
 class SharedState:
     """The state that a client shares with its views: admission, retry budget, transport, running calls."""
 
@@ -119,18 +128,25 @@ class SharedState:
         self.running = 0
         """The number of running calls."""
         self.scopes: set[Scope] = set()
-        """The scopes in which calls wait; closing the client cancels them."""
-        self.renewed: Callable[[Signer], Awaitable[bool]] | None = None
+        """The scopes of the client's clock in which calls wait; closing the client cancels them."""
+        self.wait: Wait = self._wait_in_scope
+        """Awaits until a time, or until the client is closed; on asyncio the client sets a faster one."""
+        self.renewed: Callable[[Signer], Coroutine[Any, Any, bool]] | None = None
         """If the credentials may change: asks for other ones than a signer's, and returns whether there are any."""
         self.state = "new"  # then "opening", "open", "closing", "closed"
         self.calls = 0
         self.all_ended: Event | None = None
         """Set by the last call that ends, while the client closes."""
-        self.scope = clock.scope
-        """The factory of a call's cancel scope; the client sets a faster one on asyncio."""
         self.backstop = BACKSTOP
-        self.unscoped: EndableTasks | None = None
-        """Where requests wait without a scope, if the transport ends each of them in time; closing the client ends them."""
+
+    async def _wait_in_scope(self, waiting: Coroutine[Any, Any, T], due: float, ended: Callable[[], Exception], /) -> T:
+        with self.clock.scope(due - self.monotonic()) as scope:
+            self.scopes.add(scope)
+            try:
+                return await waiting
+            finally:
+                self.scopes.discard(scope)
+        raise ended()
 
     @property
     def load(self) -> Load:

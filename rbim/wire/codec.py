@@ -178,8 +178,8 @@ BY_STATUS: dict[int, type[ApiError]] = {  # of a refusal whose code is not in th
 }
 
 
-class _EncodePlan(NamedTuple):
-    """The parts that all requests of one operation class share."""
+class _Plan(NamedTuple):
+    """The parts that all requests and answers of one operation class share."""
 
     origin: str
     path: str
@@ -225,9 +225,9 @@ class Codec:
         self._has_hooks = hooks is not None
         self._user_agent = user_agent
         self._known_codes = frozenset(dialect.codes).union(*dialect.already_so.values())
-        self._plans: dict[type[Any], _EncodePlan] = {}
-        # by operation class: the last body with only a success code and message, its document without the code, the plan
-        self._successes: dict[type[Any], tuple[bytes, dict[str, Any], _EncodePlan]] = {}
+        self._plans: dict[type[Any], _Plan] = {}
+        # by operation class: the last body with only a success code and message, and its document without the code
+        self._successes: dict[type[Any], tuple[bytes, dict[str, Any]]] = {}
 
     def encode(self, op: Operation[Any], user_name: str | None = None) -> Request:
         """Return the unsigned request; ``user_name`` is the acting account if the operation has none.
@@ -260,7 +260,7 @@ class Codec:
         if kind not in self._plans:
             self._plan(kind)
 
-    def _plan(self, kind: type[Operation[Any]]) -> _EncodePlan:
+    def _plan(self, kind: type[Operation[Any]]) -> _Plan:
         if getattr(kind, "spec", None) is None:
             raise TypeError(
                 f"an operation is needed, such as QueryGroupDetail(group_id='g1'), not a value of {kind.__name__}"
@@ -270,7 +270,7 @@ class Codec:
         for name, value in parts.items():
             path = path.replace(name, quote(value, safe=""))
         base: type[Operation[Any]] = Operation
-        plan = _EncodePlan(
+        plan = _Plan(
             origin=self.origins[kind.endpoint.origin],
             path=path,
             headers=HEADERS if self._user_agent is None else MappingProxyType({**HEADERS, "User-Agent": self._user_agent()}),
@@ -292,10 +292,23 @@ class Codec:
 
     def decode(self, op: Operation[R], response: Response) -> R:
         """Return the answer. Raises ApiError or ProtocolError."""
+        plan = self._plans.get(type(op)) or self._plan(type(op))
         known = self._successes.get(type(op))
         if known is not None and known[0] == response.body and response.status == OK:
-            return self._answer(op, known[2], known[1].copy(), response, plain=known[2].plain)
-        plan = self._plans.get(type(op)) or self._plan(type(op))
+            fields, plain = known[1].copy(), plan.plain
+        else:
+            fields, plain = self._fields(op, plan, response), False
+        try:
+            # the fields of a known success are all unknown ones: mostly it can be made without the converter
+            answer: R = plan.answer(extra=fields) if plain else plan.read(fields, plan.answer)
+            return op.complete(answer, app_id=self.app_id, confirmed=False) if plan.completes else answer
+        except Exception as error:  # hooks may raise any exception: the answer cannot be read
+            payload = op.endpoint.payload
+            reason = self.converters.explain(fields, plan.answer, "$" if payload is None else f"$.{payload}")
+            raise ProtocolError(reason, status=response.status, body=response.body) from error
+
+    def _fields(self, op: Operation[Any], plan: _Plan, response: Response) -> dict[str, Any]:
+        """Return the fields of a success, without its code. Raises ApiError or ProtocolError."""
         document, text, reason = _document_of(response.body)
         if document is not None and (key := _deciding_key_twice(document, text, op.endpoint.code)):
             wait = _retry_after(response.headers.get("retry-after"), self.clock)
@@ -312,23 +325,9 @@ class Codec:
         del fields[op.endpoint.code]
         message = op.endpoint.message
         if fields.keys() <= {message} and isinstance(fields.get(message, ""), str) and len(response.body) <= REMEMBERED:
-            self._successes[type(op)] = bytes(response.body), fields.copy(), plan
+            self._successes[type(op)] = bytes(response.body), fields.copy()
         payload = op.endpoint.payload
-        if payload is not None and isinstance(fields.get(payload), dict):
-            fields = _unfolded(fields, payload)
-        return self._answer(op, plan, fields, response)
-
-    def _answer(
-        self, op: Operation[R], plan: _EncodePlan, fields: dict[str, Any], response: Response, *, plain: bool = False
-    ) -> R:
-        """Return the answer; ``plain``: its fields are all unknown ones, so it can be made without the converter."""
-        try:
-            answer: R = plan.answer(extra=fields) if plain else plan.read(fields, plan.answer)
-            return op.complete(answer, app_id=self.app_id, confirmed=False) if plan.completes else answer
-        except Exception as error:  # hooks may raise any exception: the answer cannot be read
-            payload = op.endpoint.payload
-            reason = self.converters.explain(fields, plan.answer, "$" if payload is None else f"$.{payload}")
-            raise ProtocolError(reason, status=response.status, body=response.body) from error
+        return _unfolded(fields, payload) if payload is not None and isinstance(fields.get(payload), dict) else fields
 
     def confirmed(self, op: Operation[R], error: RbimError) -> R | None:
         """Return a success answer if the error's code means "already in the wanted state", otherwise None.

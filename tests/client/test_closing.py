@@ -1,6 +1,7 @@
 """Opening and closing a client: who may do it when, and what becomes of the calls that are under way; cancellation."""
 
 import asyncio
+from math import inf
 
 import pytest
 from anyio import CancelScope, Event, create_task_group
@@ -129,7 +130,7 @@ async def test_leaving_ends_calls_that_were_not_let_go_yet():
 
 
 class KeepsTimeouts(Stub):
-    """A transport that keeps its time-outs by itself, so that its sends are in no cancel scope of the client."""
+    """A transport that keeps its time-outs by itself, so that the client sets no timer for its sends."""
 
     keeps_timeouts = True
 
@@ -142,7 +143,7 @@ async def test_leaving_ends_calls_over_a_transport_that_keeps_its_timeouts():
     stub = KeepsTimeouts()
     async with create_task_group() as tasks:
         async with client_over(stub, clock=SystemClock()) as client:
-            assert client._shared.unscoped is not None
+            assert client._shared.backstop == inf
             call = Background(tasks, client.send(READ))
             for _ in range(5):
                 await checkpoint()

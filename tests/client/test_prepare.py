@@ -401,8 +401,8 @@ async def test_without_limits_in_the_way_it_costs_no_queue_no_event_and_no_scope
         monkeypatch.setattr(admission, "late_anyio", fails)
         monkeypatch.setattr(call.Call, "_wait_for_admission", fails)
         scopes = []
-        scope = client._shared.scope
-        monkeypatch.setattr(client._shared, "scope", lambda seconds: scopes.append(seconds) or scope(seconds))
+        wait = client._shared.wait
+        monkeypatch.setattr(client._shared, "wait", lambda sent, due, ended: scopes.append(due) or wait(sent, due, ended))
         await client.send(READ)
         await client.prepare(READ, nothing).send()
     assert len(scopes) <= 2
