@@ -16,7 +16,7 @@ class Area:
     name: str
     modules: tuple[str, ...]
     tests: tuple[str, ...]
-    sample: int = 130
+    sample: int = 75
     left_out: tuple[str, ...] = ()
 
     def paths(self):
