@@ -130,8 +130,6 @@ def small(png):
     return buffer.getvalue()
 
 
-EMULATOR = {
-    "emulator-page-light": Shot(),
-}
+EMULATOR = {"emulator-page-light": Shot()}
 PICTURES = dict.fromkeys(EMULATOR, emulator_pages)
 """The function that takes each picture, by the name of its file without ``.png``."""

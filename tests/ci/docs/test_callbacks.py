@@ -26,13 +26,7 @@ from rbim.cli import build_app
 
 BLOCKS = {block.title: block.text for block in blocks_of("docs/callbacks.md", "python")}
 DATABASE = "With a database"
-SERVED = {
-    "With FastAPI": "asgi",
-    "With aiohttp": "aiohttp",
-    "With Django": "asgi",
-    "By WSGI": "wsgi",
-    "With Flask": "wsgi",
-}
+SERVED = {"With FastAPI": "asgi", "With aiohttp": "aiohttp", "With Django": "asgi", "By WSGI": "wsgi", "With Flask": "wsgi"}
 PROGRAMS = {
     "Tokens that change": r"",
     "Which handler gets an event": r"",

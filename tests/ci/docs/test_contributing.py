@@ -86,7 +86,4 @@ def test_a_test_without_a_required_program_or_package_fails(tmp_path):
         environment = os.environ | {"TESTS_REQUIRE": required, "PYTHONPATH": str(ROOT / "tests")}
         ran = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
         counts[required] = ran.stdout.splitlines()[-1].partition(" in ")[0]
-    assert counts == {
-        "nginx promtool": "1 failed, 2 skipped",
-        "import": "1 failed, 1 skipped, 1 error",
-    }
+    assert counts == {"nginx promtool": "1 failed, 2 skipped", "import": "1 failed, 1 skipped, 1 error"}

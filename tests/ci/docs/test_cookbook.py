@@ -54,9 +54,7 @@ AS_THEY_STAND = ["How do I connect through a proxy?", "How do I rotate a token?"
 """Programs that only make a client or a receiver: other tests use what they make."""
 
 
-RUN = [
-    *(DATABASE, FILES, NIGHT, WHO, FASTAPI, ONE_MACHINE, WEB, RATE, DJANGO, JUPYTER, AUTHORITY, HANDLERS, MOVE, SENT),
-]
+RUN = [*(DATABASE, FILES, NIGHT, WHO, FASTAPI, ONE_MACHINE, WEB, RATE, DJANGO, JUPYTER, AUTHORITY, HANDLERS, MOVE, SENT)]
 
 
 def test_every_block_is_run_here():

@@ -29,10 +29,7 @@ PATIENCE = 60
 def test_every_example_is_run_here_or_elsewhere():
     here, elsewhere = (
         {"bulk.py", "service.py", "test_service.py"},
-        {
-            "own_operation.py": "docs/test_docs.py",
-            "pyreqwest_transport.py": "ci/docs/test_transports.py",
-        },
+        {"own_operation.py": "docs/test_docs.py", "pyreqwest_transport.py": "ci/docs/test_transports.py"},
     )
     assert {path.name for path in EXAMPLES.glob("*.py")} == here | elsewhere.keys()
     for name, module in elsewhere.items():

@@ -157,10 +157,7 @@ def test_the_old_handler_believes_what_it_gets_and_step_2_does_not(emulator, fol
 
 # ---------------------------------------------------------------------------------- the steps
 
-PRINTS = {
-    "step1.py": r"000000\n",
-    "step3.py": r"产品公告\n",
-}
+PRINTS = {"step1.py": r"000000\n", "step3.py": r"产品公告\n"}
 
 
 @pytest.mark.parametrize("name", PRINTS)

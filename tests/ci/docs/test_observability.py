@@ -136,10 +136,7 @@ async def test_the_attributes_of_the_page_are_those_of_spans():
 async def test_the_attributes_of_the_page_are_those_of_callback_spans():
     telemetry = Telemetry()
     observe = telemetry.observer
-    for end in (
-        Accepted(key="k", new=True, elapsed=0.1),
-        Refused(reason=Reason.STALE, detail="d"),
-    ):
+    for end in (Accepted(key="k", new=True, elapsed=0.1), Refused(reason=Reason.STALE, detail="d")):
         observe(DeliveryStarted(receiver="r"))
         observe(end)
         observe(DeliveryEnded(key="k", status=503, elapsed=0.1))

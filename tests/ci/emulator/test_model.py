@@ -271,11 +271,7 @@ class Groups(RuleBasedStateMachine):
     steps = 0
     refusals: set[str] = set()  # noqa: RUF012  # of a whole run
 
-    @initialize(
-        member_fails=st.booleans(),
-        overflow_fails=st.booleans(),
-        crowd=st.sampled_from([99, 0, 96, 97]),
-    )
+    @initialize(member_fails=st.booleans(), overflow_fails=st.booleans(), crowd=st.sampled_from([99, 0, 96, 97]))
     def begin(self, member_fails, overflow_fails, crowd):
         rules = Rules(invited_member_fails=member_fails, overflow_fails=overflow_fails)
         credentials = Credentials(app_id=APP_ID, app_token=TOKEN)

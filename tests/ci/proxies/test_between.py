@@ -161,11 +161,7 @@ KINDS = {  # the error ("" for success), its outcome, and words of its message
     ),
     "HTML with HTTP 200": ("IntermediaryError", "unknown", f"HTTP 200 with HTML from 127.0.0.1:PORT: {PAGE}Sign in'"),
     "text": ("IntermediaryError", "unknown", f"HTTP 503 with text from 127.0.0.1:PORT: {PAGE}no healthy upstream'"),
-    "XML": (
-        "IntermediaryError",
-        "unknown",
-        f"HTTP 403 with XML from 127.0.0.1:PORT (Server: S3): {PAGE}AccessDenied'",
-    ),
+    "XML": ("IntermediaryError", "unknown", f"HTTP 403 with XML from 127.0.0.1:PORT (Server: S3): {PAGE}AccessDenied'"),
     "JSON of a gateway": ("IntermediaryError", "refused", "HTTP 404 with JSON from * (Server: kong/3.4): *no Route matched"),
     "an error without a body": ("IntermediaryError", "refused", "HTTP 401 without a body from 127.0.0.1:PORT"),
     "429 with a page": ("Throttled", "refused", "HTTP 429, no code: '<html>slow down"),

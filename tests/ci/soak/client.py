@@ -13,17 +13,7 @@ from attrs import define, field
 
 from rbim import AsyncClient, GroupType, Outcome, RbimError
 from rbim.emulator import Emulator
-from rbim.emulator.faults import (
-    CutShort,
-    Fault,
-    InvalidJson,
-    Latency,
-    ResetAfter,
-    ResetBefore,
-    SlowBody,
-    Status,
-    Throttle,
-)
+from rbim.emulator.faults import CutShort, Fault, InvalidJson, Latency, ResetAfter, ResetBefore, SlowBody, Status, Throttle
 from rbim.emulator.server import serve
 from rbim.transports.auto import transport_named
 

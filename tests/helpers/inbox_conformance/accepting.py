@@ -12,23 +12,7 @@ CASES = Cases()
 
 NAMES = [
     *("a.b.c", "*", ">", "a.>", "$JS.API.>", " ", "a b", "\t", "a\nb", "\r\nNats-Msg-Id: x", "\0", "a\0b", "'; --", '"'),
-    *(
-        "%s",
-        "\\",
-        "\N{CHICKEN}",
-        "客户群",
-        "\u202e",
-        "x" * 1000,
-        "客" * 800,
-        ".",
-        "..",
-        "/",
-        "team/",
-        "null",
-        "0",
-        "_",
-        "-",
-    ),
+    *("%s", "\\", "\N{CHICKEN}", "客户群", "\u202e", "x" * 1000, "客" * 800, ".", "..", "/", "team/", "null", "0", "_", "-"),
 ]
 """Names of conversations that an inbox must keep apart, and must not take for patterns, paths or ends of lines."""
 

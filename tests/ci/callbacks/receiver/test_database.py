@@ -46,9 +46,7 @@ async def deliver(receiver, inbox):
 def test_a_handler_uses_the_pool_that_around_made(server, rows, tmp_path):
     inbox = SqliteInbox(tmp_path / "events.db")
     receiver = Receiver(
-        credentials=CREDENTIALS,
-        sink=inbox,
-        around=lambda: asyncpg.create_pool(server, min_size=1, max_size=5),
+        credentials=CREDENTIALS, sink=inbox, around=lambda: asyncpg.create_pool(server, min_size=1, max_size=5)
     )
 
     @receiver.fallback
