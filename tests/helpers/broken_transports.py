@@ -6,13 +6,18 @@ import logging
 import ssl
 from contextlib import asynccontextmanager, suppress
 
-from helpers.handmade_transport import Breaking, Handmade, Junk
+from helpers.handmade_transport import Handmade, Junk
 from rbim.errors import NotSent
 
-__all__ = ["BROKEN"]
+BROKEN = {}
 
-BROKEN = Breaking()
-fails = BROKEN.fails
+
+def fails(case):
+    def decorator(transport):
+        BROKEN[transport] = case
+        return transport
+
+    return decorator
 
 
 @asynccontextmanager

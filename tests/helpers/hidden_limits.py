@@ -22,7 +22,6 @@ class Minutes:
         self.limit, self.minute, self.number = limit, -1, 0
 
     def allows(self, now):
-        """Return whether a request passes that arrives now."""
         if (minute := int(now // 60)) != self.minute:
             self.minute, self.number = minute, 0
         self.number += 1
@@ -41,7 +40,6 @@ def limited(kind, rate, *, latency, seed=1):
 
 
 def groups(number):
-    """Return an invitation to each of so many groups."""
     return [InviteJoinGroup(group_id=f"g{each}", members=["1001"]) for each in range(number)]
 
 
@@ -54,13 +52,11 @@ class Used:
 
 
 def used(kind, rate, *, latency, seed=1):
-    """Simulate a job on a platform with a limit."""
     record = simulate(Pace(), limited(kind, rate, latency=latency, seed=seed), 70)
     return Used(record.rate(10, 70) / rate, record.throttled(10, 70))
 
 
 def speed(platform, *, adaptive=True, seconds=70):
-    """Return the answers in a second."""
     return simulate(Pace(adaptive=adaptive), platform(), seconds, ops=groups(40)).rate(0, seconds)
 
 

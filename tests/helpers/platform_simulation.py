@@ -23,7 +23,6 @@ class Sliding:
         self.recent = deque()
 
     def allows(self, now):
-        """Return whether a request passes that arrives now."""
         while self.recent and self.recent[0] <= now - 1:
             self.recent.popleft()
         if len(self.recent) >= self.limit(now):
@@ -40,7 +39,6 @@ class Fixed:
         self.second, self.number = -1, 0
 
     def allows(self, now):
-        """Return whether a request passes that arrives now."""
         second = math.floor(now + self.phase)
         if second != self.second:
             self.second, self.number = second, 0
@@ -56,7 +54,6 @@ class TokenBucket:
         self.tokens, self.at = burst, 0.0
 
     def allows(self, now):
-        """Return whether a request passes that arrives now."""
         self.tokens, self.at = min(self.burst, self.tokens + (now - self.at) * self.rate), now
         if self.tokens < 1:
             return False
@@ -90,7 +87,6 @@ class Platform:
     busy: list[float] = field(default_factory=list)
 
     def __post_init__(self):
-        """Seed the chance."""
         self.chance = random.Random(self.seed)
         self.busy = [0.0] * self.servers
         if self.limit is not None:
@@ -127,16 +123,13 @@ class Record:
     answered_of: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def number(self, kind, begins, ends):
-        """Return how many ended so from ``begins`` until ``ends``."""
         times = self.ended[kind]
         return bisect_left(times, ends) - bisect_left(times, begins)
 
     def rate(self, begins, ends):
-        """Return answers per second."""
         return self.number(ANSWERED, begins, ends) / (ends - begins)
 
     def throttled(self, begins, ends):
-        """Return the share of what was throttled."""
         number = self.number(THROTTLED, begins, ends)
         return number / max(1, number + self.number(ANSWERED, begins, ends))
 

@@ -75,13 +75,11 @@ class Server:
             self.process.wait()
 
     def processes(self):
-        """Return the numbers of its processes."""
         found = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=False)
         return [self.process.pid, *map(int, found.stdout.split())]
 
 
 def program(name):
-    """Return the path of one of PostgreSQL's programs."""
     return str(Path(INITDB).with_name(name))
 
 
@@ -95,7 +93,6 @@ def sql(address, *statements):
 
 @contextmanager
 def server(*settings):
-    """Give a Server that runs until the block ends."""
     assert INITDB is not None
     folder = Path(tempfile.mkdtemp(prefix="rbim-pg-"))
     if _user():
@@ -113,6 +110,5 @@ def server(*settings):
 
 @contextmanager
 def postgres():
-    """Give the address of a server, `postgresql://...`, that runs until the block ends."""
     with server() as made:
         yield made.address

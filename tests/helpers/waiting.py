@@ -9,7 +9,6 @@ STEP = 0.05
 
 
 async def until(true, clock=None, *, most=20, step=STEP):
-    """Wait for something that needs no more than a moment; emulated time passes meanwhile, if a clock is given."""
     with anyio.fail_after(most):
         while not true():
             if clock is not None:

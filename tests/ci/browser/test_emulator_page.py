@@ -8,6 +8,7 @@ import pytest
 
 from helpers.pages import blocks_of
 from helpers.rawclient import connected, signed
+from helpers.serving import variables_of
 from helpers_ci.recipes import serving
 from rbim.emulator import Emulator
 from rbim.emulator.clock import EmulatedClock
@@ -19,7 +20,6 @@ expect = playwright.expect
 
 
 async def create(emulator, server, name="产品公告", **fields):
-    """Create a group over HTTP and return its id."""
     async with connected(server) as raw:
         return (await raw.ask(signed(emulator, "CreateGroup", name=name, type="2", **fields))).document["groupId"]
 
@@ -30,7 +30,6 @@ async def invite(emulator, server, group_id, *members, confirm="0"):
 
 
 async def until(true):
-    """Wait until something is true of the emulator."""
     async with asyncio.timeout(10):
         while not true():
             await asyncio.sleep(0.01)
@@ -177,12 +176,7 @@ async def test_an_application_receives_what_is_said_and_its_answer_is_shown(emul
     """The cookbook's application, which invites who says 加入 to a person; everything else is done on the page."""
     title = "How do I make calls and receive callbacks in one FastAPI application?"
     (recipe,) = [block.text for block in blocks_of("docs/cookbook.md", "python") if block.title == title]
-    variables = {
-        "RBIM_BASE_URL": server.url,
-        "RBIM_APP_ID": emulator.credentials.app_id,
-        "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
-        "VIP_GROUP": await create(emulator, server, "VIP"),
-    }
+    variables = variables_of(emulator, server.url) | {"VIP_GROUP": await create(emulator, server, "VIP")}
     with serving(recipe, tmp_path, variables) as (port, out):
         window = await opened(server.url)
         panel = await window.show("copies")
@@ -278,6 +272,3 @@ async def test_the_state_is_downloaded_and_loaded_again(emulator, server, opened
     await (await choosing.value).set_files(file)
     await expect(window.get_by_role("alert").get_by_text("the body is not JSON")).to_be_visible()
     window.allow("400")
-
-
-# Each button.

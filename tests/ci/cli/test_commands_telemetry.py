@@ -4,11 +4,11 @@ import importlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-from helpers.callback_process import CLEAN, COMMAND, PATIENCE, event, serving
+from helpers.callback_process import COMMAND, event, serving
+from helpers.processes import CLEAN, PATIENCE, wait_until
 from rbim.cli.context import telemetry
 from rbim.otel import OtelObserver
 
@@ -40,7 +40,6 @@ metrics.set_meter_provider(MeterProvider([reader]))
 """
 """The ``sitecustomize`` of a process: it does what ``opentelemetry-instrument`` does before the command begins."""
 
-
 HANDLERS = """
 from rbim.callbacks import Event, Router
 
@@ -51,13 +50,6 @@ router = Router()
 async def handle(event: Event) -> None:
     pass
 """
-
-
-def wait_until(true):
-    end = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 class Told:
@@ -79,7 +71,6 @@ class Told:
         return {words[0] for words in self.lines(who) if len(words) == 1}
 
     def spans(self, who):
-        """Return the trace id of each span, by its kind and name."""
         return {" ".join(words[:-1]): words[-1] for words in self.lines(who) if len(words) > 1}
 
 

@@ -6,44 +6,22 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from helpers.processes import CLEAN, PATIENCE, ran, running
 from rbim.cli import run
 from rbim.cli.exit_codes import Exit
 
-PATIENCE = 60
 COMMAND = [sys.executable, "-c", "from rbim.cli import main; main()"]
-CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
-
-
-@contextmanager
-def process(*tokens, env, patience=PATIENCE, **options):
-    """Give a process of rbim, and end it, at the latest after ``patience`` seconds."""
-    with subprocess.Popen(
-        [*COMMAND, *map(str, tokens)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=CLEAN | {"PYTHONUTF8": "1"} | env,
-        encoding="utf-8",
-        **options,
-    ) as popen:
-        watchdog = threading.Timer(patience, popen.kill)
-        watchdog.start()
-        try:
-            yield popen
-        finally:
-            watchdog.cancel()
-            popen.kill()
 
 
 @pytest.fixture(scope="module")
 def environment():
     """The variables that an emulator as a process of its own prints for a shell."""
-    with process("emulator", "--port", "0", env={}, patience=20 * PATIENCE) as popen:  # as long as all tests here
+    command = [*COMMAND, "emulator", "--port", "0"]
+    with running(*command, env=CLEAN | {"PYTHONUTF8": "1"}, patience=20 * PATIENCE) as popen:  # as long as all tests here
         url = popen.stdout.readline().strip()
         lines = [popen.stdout.readline() for _ in range(5)]
         told = dict(re.findall(r"^export (\w+)=(\S+)$", "".join(lines), re.MULTILINE))
@@ -55,7 +33,6 @@ def environment():
 
 @pytest.fixture(autouse=True)
 def reader(environment, tmp_path, bare_environment):
-    """Somebody in a directory of their own, whose platform is the emulator."""
     for name, value in environment.items():
         bare_environment.setenv(name, value)
     bare_environment.chdir(tmp_path)
@@ -63,8 +40,6 @@ def reader(environment, tmp_path, bare_environment):
 
 @pytest.fixture
 def document(capsys):
-    """Run a command in this process that must succeed with ``--json``; return what it prints."""
-
     def call(*tokens):
         assert run([*map(str, tokens), "--json"]) == Exit.DONE
         return json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -116,7 +91,7 @@ def test_who_closes_the_pipe_gets_a_code_of_its_own(tokens):
 def test_json_is_valid_on_any_output(group, monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     command = [*COMMAND, "groups", "detail", group, "--json"]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=PATIENCE, check=False)
+    done = ran(*command)
     assert done.returncode == Exit.DONE
     assert done.stdout.isascii()
     assert json.loads(done.stdout)["name"] == "产品公告"

@@ -1,13 +1,11 @@
 """The examples of docs/examples do what they say: each in a process of its own, against the emulator over real HTTP."""
 
-import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 
 import anyio
@@ -15,37 +13,29 @@ import httpx
 import pytest
 from attrs import define
 
+from helpers.job_commands import made_group
 from helpers.paths import ROOT
 from helpers.postgres import needs_postgres, postgres, sql
-from helpers.serving import served
+from helpers.processes import CLEAN, PATIENCE, ran, running, wait_until
+from helpers.serving import served, variables_of
 from rbim import InviteJoinGroup
 from rbim.emulator import Emulator
 from rbim.emulator.faults import Fault, Status
 
 EXAMPLES = ROOT / "docs" / "examples"
-PATIENCE = 60
 
 
 def test_every_example_is_run_here_or_elsewhere():
-    here, elsewhere = (
-        {"bulk.py", "service.py", "test_service.py"},
-        {"own_operation.py": "docs/test_docs.py", "pyreqwest_transport.py": "ci/docs/test_transports.py"},
-    )
+    here = {"bulk.py", "service.py", "test_service.py"}
+    elsewhere = {"own_operation.py": "docs/test_docs.py", "pyreqwest_transport.py": "ci/docs/test_transports.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == here | elsewhere.keys()
     for name, module in elsewhere.items():
         assert f'"{name}"' in (ROOT / "tests" / module).read_text(encoding="utf-8")
 
 
 def environment_of(emulator, base_url):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
-    return clean | {
-        "RBIM_BASE_URL": base_url,
-        "RBIM_APP_ID": emulator.credentials.app_id,
-        "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
-        "PYTHONPATH": str(EXAMPLES),
-        "PYTHONUTF8": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    python = {"PYTHONPATH": str(EXAMPLES), "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return CLEAN | variables_of(emulator, base_url) | python
 
 
 @pytest.fixture
@@ -98,7 +88,6 @@ def reading(stream, service):
 
 @pytest.fixture(scope="module", params=[pytest.param("", marks=needs_postgres)])
 def database(request):  # noqa: ARG001  # its mark
-    """A real PostgreSQL."""
     with postgres() as address:
         yield address
 
@@ -143,17 +132,6 @@ def group_id(service):
     return answer.json()["group_id"]
 
 
-def test_a_request_acts_for_its_account(service, group_id):
-    assert service.platform.state.groups[group_id].owner == "1000"
-
-    assert service.http.get(f"/groups/{group_id}").json() == {
-        "group_id": group_id,
-        "name": "产品公告",
-        "owner": "1000",
-        "count": 1,
-    }
-
-
 def test_copies_are_received_and_handled_and_forgeries_are_not(service, group_id):
     emulator = service.platform
     service.http.post(f"/groups/{group_id}/members", json={"accounts": ["1001"]})
@@ -162,10 +140,7 @@ def test_copies_are_received_and_handled_and_forgeries_are_not(service, group_id
 
     anyio.run(emulator.deliver)
 
-    until = time.monotonic() + PATIENCE
-    while ("north", "1001") not in sql(service.database, "SELECT tenant, author FROM copy"):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: ("north", "1001") in sql(service.database, "SELECT tenant, author FROM copy"))
     assert [delivery.status for delivery in emulator.deliveries] == [200] * len(emulator.deliveries)
     assert service.http.post("/copies", content=b"{}").status_code == 401
 
@@ -185,18 +160,8 @@ def test_the_examples_tests_pass(tmp_path, database):
     for name in ("service.py", "test_service.py"):
         shutil.copy(EXAMPLES / name, tmp_path)
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:asyncio", "-p", "no:cacheprovider"]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RBIM_", "PYTEST_", "COV_"))}
-
-    done = subprocess.run(
-        [*command, "test_service.py"],
-        cwd=tmp_path,
-        env=clean | {"PYTHONUTF8": "1", "DATABASE_URL": database},
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE,
-        check=False,
-    )
-
+    clean = {name: value for name, value in CLEAN.items() if not name.startswith(("PYTEST_", "COV_"))}
+    done = ran(*command, "test_service.py", cwd=tmp_path, env=clean | {"PYTHONUTF8": "1", "DATABASE_URL": database})
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert re.search(r"^8 passed", done.stdout, re.MULTILINE)
 
@@ -205,29 +170,15 @@ def test_the_examples_tests_pass(tmp_path, database):
 
 
 def bulk(environment, where, *tokens):
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", str(EXAMPLES / "bulk.py"), *tokens],
-        cwd=where,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
+    return running(sys.executable, "-W", "error", EXAMPLES / "bulk.py", *tokens, cwd=where, env=environment)
 
 
 @pytest.fixture
 def members(platform, tmp_path):
-    """A file of 600 accounts for a group that exists, and an environment for the script."""
     emulator, base_url = platform
     environment = environment_of(emulator, base_url)
-
-    async def create():
-        from rbim import AsyncClient, GroupType
-
-        async with AsyncClient(base_url=base_url, credentials=emulator.credentials) as client:
-            return (await client.groups.create(name="全体客户", type=GroupType.PAID_1000)).group_id
-
-    group_id = anyio.run(create)
+    group_id = made_group(emulator, "全体客户")
+    emulator.requests.clear()
     rows = "".join(f"{group_id},{10_000 + number}\n" for number in range(600))
     (tmp_path / "members.csv").write_text(f"group,account\n{rows}", encoding="utf-8")
     return emulator, environment, group_id

@@ -40,7 +40,6 @@ LEFT_OUT = {"target_info": "of the SDK"}
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory):
-    """What Prometheus reads from a process that uses everything."""
     return anyio.run(scraped, tmp_path_factory.mktemp("process"))
 
 

@@ -48,7 +48,6 @@ def test_a_program_runs(block, printed, platform, tmp_path):
 
 
 def rows(*headings):
-    """Return the cells of the page's tables that have these headings."""
     found = []
     for table in re.findall(r"(?:^\|.*\n)+", TEXT, flags=re.MULTILINE):
         lines = [[cell.strip() for cell in line.strip("|\n").split(" | ")] for line in table.splitlines()]

@@ -3,9 +3,7 @@
 import importlib
 import re
 import sys
-import tomllib
 import unicodedata
-from itertools import pairwise
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -20,7 +18,6 @@ CELL = 12.2  # pixels: the width of a letter in rich's terminals
 
 
 def load(name):
-    """Import a module of the pictures' folder, which is no package."""
     sys.path.insert(0, str(PICTURES))
     try:
         return importlib.import_module(name)
@@ -37,13 +34,11 @@ def cells(text):
 
 
 def texts(svg):
-    """Return the texts of a picture, each with its place."""
     found = ET.fromstring(svg).iter(f"{SVG}text")
     return [(float(each.get("x")), float(each.get("y")), each.text.replace("\xa0", " "), each) for each in found]
 
 
 def lines(svg):
-    """Return a terminal's lines, put together from where their parts stand."""
     rows = {}
     for x, y, text, _ in texts(svg):
         line = rows.setdefault(y, "")
@@ -61,17 +56,6 @@ def test_the_picture_of_a_soak_is_what_was_recorded_and_stands_on_its_page():
 
 def test_the_architecture_is_what_the_code_says():
     assert load("architecture").architecture() == text_of("architecture"), "run: python docs/pictures/draw.py architecture"
-
-
-def test_every_module_of_every_layer_is_drawn_the_highest_on_top():
-    drawn = {text.rstrip("/"): y for _, y, text, _ in texts(text_of("architecture"))}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    contract = next(each for each in project["tool"]["importlinter"]["contracts"] if each["type"] == "layers")
-    floors = [floor.split(" | ") for floor in contract["layers"]]
-    for upper, lower in pairwise(floors):
-        assert max(drawn[name] for name in upper) < min(drawn[name] for name in lower)
-    inside = {path.stem for path in (ROOT / "rbim").iterdir()} - {"__init__", "__main__", "__pycache__", "py"}
-    assert inside == {name for floor in floors for name in floor}
 
 
 # --------------------------------------------------------------------------------- the terminals

@@ -124,7 +124,6 @@ def test_the_search_finds_chinese_words(site):
 
 @pytest.fixture(scope="module")
 def documented(site):
-    """Everything in Python that the site documents, by the names that it has there."""
     from sphinx.util.inventory import InventoryFile
 
     with (site / "objects.inv").open("rb") as file:
@@ -134,7 +133,6 @@ def documented(site):
 
 
 def meaning_of(name):
-    """Import what a dotted name means; None where that is no value of a module."""
     module, _, attribute = name.rpartition(".")
     try:
         return getattr(importlib.import_module(module), attribute) if module else None

@@ -370,7 +370,6 @@ MET_WITH_ROLES = MET | {f"{name} {FORBIDDEN}" for name in ("ModifyGroup", "Delet
 
 
 def run(machine, examples):
-    """Run so many sequences; return how many steps were taken."""
     before = machine.steps
     plain = settings(max_examples=examples, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(machine, settings=plain)

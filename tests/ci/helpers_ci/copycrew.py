@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psycopg
 
+from helpers.processes import wait_until
 from helpers_ci.copyserver import APP_ID, TOKEN
 
 __all__ = ["DEAD", "DONE", "WAITING", "Servers", "signed"]
@@ -91,7 +92,6 @@ class Servers:
 
     @contextmanager
     def supervised(self):
-        """Replace each process that ends, for as long as the block runs."""
         threads = [threading.Thread(target=self._supervise, args=(index,)) for index in range(len(self.processes))]
         for thread in threads:
             thread.start()
@@ -115,14 +115,10 @@ class Servers:
             return file.execute(statement).fetchall()
 
     def keys(self, state):
-        """Return the keys of the events in a state."""
         return {key for (key,) in self.ask(f"SELECT key FROM event WHERE state = {state}")}
 
     def wait_until_none_waits(self, seconds):
-        until = time.monotonic() + seconds
-        while self.ask(f"SELECT count(*) FROM event WHERE state = {WAITING}") != [(0,)]:
-            assert time.monotonic() < until, f"{self.keys(WAITING)} still wait"
-            threading.Event().wait(0.02)
+        wait_until(lambda: self.ask(f"SELECT count(*) FROM event WHERE state = {WAITING}") == [(0,)], seconds)
 
     def written(self):
         """Return the lines of the log: what, key, conversation, number and process."""
@@ -133,14 +129,9 @@ class Servers:
         ]
 
     def wait_until_begun(self, times, seconds=30):
-        """Wait until handlers began so many times in all."""
-        until = time.monotonic() + seconds
-        while sum(line[0] == "begun" for line in self.written()) < times:
-            assert time.monotonic() < until, "no handler begins"
-            threading.Event().wait(0.01)
+        wait_until(lambda: sum(line[0] == "begun" for line in self.written()) >= times, seconds)
 
     def end(self):
-        """Let all processes leave, and return their exit codes."""
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
         codes = [process.wait(timeout=30) for process in self.processes]

@@ -47,7 +47,6 @@ class Copies:
 async def copied(  # the run, each part by keyword
     kind, folder, disturb, *, times=2, between=60, transport=None, certificate=None, **settings
 ):
-    """Send copies through a proxy, and disturb it so often."""
     emulator = Emulator(credentials=MINE)
     printed = []
     with serving(folder / "events.db", "--print") as receiver:
@@ -95,8 +94,6 @@ class _Losing:
         self._lock = threading.Lock()
 
     def before(self, port):
-        """Return the script for the receiver at this port."""
-
         def passes_on(peer, received):
             receiver = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
             try:

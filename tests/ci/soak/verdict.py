@@ -49,7 +49,6 @@ class Verdict:
 
     @property
     def flat(self):
-        """Whether the figure keeps its bound."""
         return self.growth <= self.allowed and (self.at_most is None or self.highest <= self.at_most)
 
 
@@ -64,7 +63,6 @@ def slope(points):
 
 
 def judged(samples, bounds):
-    """Judge every figure that has a bound. Raises ValueError for fewer than eight samples."""
     if len(samples) < LEAST:
         raise ValueError(f"{len(samples)} samples are too few")
     late = [each for each in samples if each["at"] >= samples[-1]["at"] / 2]

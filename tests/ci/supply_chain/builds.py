@@ -30,7 +30,6 @@ SHORT = (
 
 
 def built(folder, out, environment=None):
-    """Build both distributions of the sources in a folder; return them by their kind."""
     run([sys.executable, "-m", "hatchling", "build", "-d", out], cwd=folder, environment=environment)
     return {path.suffix.removeprefix("."): path for path in out.iterdir()}
 

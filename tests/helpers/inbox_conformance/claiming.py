@@ -168,9 +168,7 @@ async def _(bench):
             await anyio.sleep(0.01)
             await other.accept(delivery(1))
             tasks.cancel_scope.deadline = anyio.current_time() + 5
-        check(
-            not tasks.cancel_scope.cancelled_caught, "wait() did not end within 5 s after another process accepted an event"
-        )
+        check(not tasks.cancel_scope.cancelled_caught, "wait() did not end within 5 s after another process's accept()")
         same(told(await bench.claim(backlog)), ["1"], "the event")
 
 

@@ -4,15 +4,11 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from functools import partial
 from itertools import pairwise
 
 import pytest
-from anyio import fail_after
-from anyio.to_thread import run_sync
 
 from helpers.paths import TESTS
-from rbim.callbacks.inbox.sqlite import SqliteInbox
 
 
 @pytest.fixture
@@ -22,8 +18,6 @@ def path(tmp_path):
 
 @pytest.fixture
 def rows(path):
-    """Executes a statement over a connection that has nothing to do with the inbox."""
-
     def execute(statement, *values):
         with closing(sqlite3.connect(path, isolation_level=None)) as plain:
             return plain.execute(statement, values).fetchall()
@@ -99,40 +93,3 @@ def test_two_processes_that_accept_and_handle_lose_nothing_and_do_nothing_twice(
         assert [number for number, *_ in handled] == sorted(number for number, *_ in handled)
         assert all(attempt == 1 for _, _, attempt, _, _ in handled)
         assert all(before[4] <= after[3] for before, after in pairwise(handled))
-
-
-DIES = """
-import sys, os
-sys.path.insert(0, sys.argv[1])
-import anyio
-from rbim.callbacks.inbox.sqlite import SqliteInbox
-from rbim._support.event_loops import waker
-from helpers.deliveries import delivery
-
-async def main():
-    inbox = SqliteInbox(sys.argv[2], lease=float(sys.argv[3]))
-    async with inbox, inbox.backlog() as backlog:
-        await inbox.accept(delivery(1))
-        await inbox.accept(delivery(2))
-        (claim,) = await backlog.claim(1)
-        print(claim.number, flush=True)
-        os._exit(9)
-
-anyio.run(main)
-"""
-
-
-async def test_what_a_process_that_died_had_in_hand_comes_again_when_its_lease_is_over(path, rows):
-    died = await run_sync(
-        partial(subprocess.run, [sys.executable, "-c", DIES, str(TESTS), path, "0.2"], stdout=subprocess.PIPE, check=False)
-    )
-    assert (died.returncode, died.stdout) == (9, b"1\n")
-    assert rows("SELECT state, attempts FROM event ORDER BY number") == [(0, 0), (0, 0)]
-    async with SqliteInbox(path).backlog() as backlog:
-        with fail_after(10):
-            await backlog.wait()
-        (claim,) = await backlog.claim(1)
-        assert (claim.number, claim.attempt, claim.crashes) == (1, 1, 1)
-        assert not await backlog.done([claim], more=1)
-        (following,) = await backlog.claim(1)
-        assert (following.number, following.attempt, following.crashes) == (2, 1, 0)

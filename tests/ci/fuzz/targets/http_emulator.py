@@ -95,7 +95,6 @@ _errors = []
 
 
 def check(data):
-    """Send one connection's bytes."""
     if not data:
         return
     if not _errors:
