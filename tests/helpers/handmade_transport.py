@@ -19,8 +19,7 @@ HEAD = 65536
 TURNS = 50  # turns of the event loop; a read of asyncio takes at most 256 KiB of plain text, and 64 KiB of a TLS stream
 
 
-MADE = []
-"""Connections, some of which a broken transport leaks: who tries it closes them."""
+MADE = []  # connections, some of which a broken transport leaks: who tries it closes them
 
 
 class Junk(Exception):

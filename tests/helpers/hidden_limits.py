@@ -60,13 +60,13 @@ def speed(platform, *, adaptive=True, seconds=70):
     return simulate(Pace(adaptive=adaptive), platform(), seconds, ops=groups(40)).rate(0, seconds)
 
 
-def hot(number, of, *, rate, latency, retry_after=None, first=0):
-    """Simulate a job of which some groups are limited, the ``first`` of them and those after it.
+def hot(number, of, *, rate, latency, retry_after=None):
+    """Simulate a job of which the first groups are limited.
 
     ``rate``: requests per second; 0: they are always throttled. Returns the answers in a second of the others, and the
     shares of their limit that the limited groups used.
     """
-    names = [f"g{each}" for each in range(first, first + number)]
+    names = [f"g{each}" for each in range(number)]
     platform = Platform(latency=latency, groups={name: Sliding(rate) for name in names}, retry_after=retry_after)
     record = simulate(Pace(), platform, 70, ops=groups(of))
     of_group = {group: sum(10 <= at < 70 for at in times) / 60 for group, times in record.answered_of.items()}

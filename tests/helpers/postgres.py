@@ -21,9 +21,7 @@ def _found(program):
     return shutil.which(program, path=os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")]))
 
 
-INITDB = _found("initdb")
-"""The program that makes a database, or None if PostgreSQL is not installed."""
-
+INITDB = _found("initdb")  # the program that makes a database, or None if PostgreSQL is not installed
 needs_postgres = pytest.mark.skipif(INITDB is None, reason="PostgreSQL is not installed")
 """The mark of tests that need a server. CI installs one, and they fail there without it (tests/conftest.py)."""
 

@@ -1,6 +1,7 @@
 """Processes: their environment, a command that runs to its end, and waiting for what others do."""
 
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -29,6 +30,15 @@ def running(*command, patience=PATIENCE, **options):
         finally:
             watchdog.cancel()
             popen.kill()
+
+
+@contextmanager
+def logged(*command, log, patience=10 * PATIENCE, **options):
+    """Run a server that writes into a file, and end it by SIGTERM; give a function that returns what it has written."""
+    with log.open("w") as said, running(*command, patience=patience, stdout=said, stderr=said, **options) as server:
+        yield lambda: log.read_text(encoding="utf-8")
+        server.terminate()
+        assert server.wait(PATIENCE) in {0, -signal.SIGTERM}, log.read_text(encoding="utf-8")
 
 
 def wait_until(true, seconds=PATIENCE, step=0.02):

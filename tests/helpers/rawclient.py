@@ -9,11 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-JSON = "Content-Type: application/json"
-"""The header that commands of the control interface need."""
-
-PATIENCE = 10.0
-"""Seconds after which whatever waits in here gives up."""
+JSON = "Content-Type: application/json"  # the header that commands of the control interface need
+PATIENCE = 10.0  # seconds after which whatever waits in here gives up
 
 
 @dataclass(frozen=True)
@@ -73,10 +70,9 @@ class Raw:
         body, self._buffer = self._buffer[:length], self._buffer[length:]
         return body
 
-    async def answer(self, *, bodiless=False):
+    async def answer(self):
         status, headers = await self.head()
-        length = 0 if bodiless else int(headers.get("content-length", 0))
-        return Answer(status, headers, await self.body(length))
+        return Answer(status, headers, await self.body(int(headers.get("content-length", 0))))
 
     async def ask(self, data):
         await self.send(data)

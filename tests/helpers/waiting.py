@@ -4,8 +4,7 @@ import anyio
 
 __all__ = ["until"]
 
-STEP = 0.05
-"""Emulated seconds at a time: a disk that is slow must not cost a lease, which is 600 of them."""
+STEP = 0.05  # emulated seconds at a time: a disk that is slow must not cost a lease, which is 600 of them
 
 
 async def until(true, clock=None, *, most=20, step=STEP):

@@ -39,9 +39,6 @@ def rows(panel):
     return panel.locator("tbody tr")
 
 
-# Requests.
-
-
 async def test_requests_appear_as_they_come_with_operation_account_outcome_and_latency(emulator, server, opened):
     window = await opened(server.url)
     await create(emulator, server)
@@ -104,9 +101,6 @@ async def test_times_are_those_of_an_emulator_that_came_between_two_questions(se
     await window.unroute_all(behavior="wait")
 
 
-# Groups, tasks, accounts.
-
-
 async def test_invitations_and_requests_to_join_are_decided(emulator, server, opened):
     group_id = await create(emulator, server, permission="1")
     await invite(emulator, server, group_id, "1001", "1002")
@@ -123,9 +117,6 @@ async def test_invitations_and_requests_to_join_are_decided(emulator, server, op
         await expect(window.button(name)).to_have_count(0)
     assert list(group.members) == ["admin", "1001", "1003"]
     assert (list(group.invited), list(group.applied)) == ([], [])
-
-
-# Message copies.
 
 
 async def test_messages_are_said_pushed_and_notified_and_their_deliveries_shown_and_repeated(emulator, server, opened):
@@ -195,9 +186,6 @@ async def test_an_application_receives_what_is_said_and_its_answer_is_shown(emul
         await expect(rows(await window.show("groups"))).to_contain_text("2 / ")
 
 
-# Faults and outages.
-
-
 async def test_a_fault_is_armed_for_an_operation_counted_and_removed(emulator, server, opened):
     window = await opened(server.url)
     card = (await window.show("faults")).locator("#card-faults")
@@ -246,9 +234,6 @@ async def test_during_an_outage_the_control_port_has_the_page_and_ends_it(server
     await expect(control.locator(".banner")).to_be_hidden()
     await expect(window.locator("#state")).to_have_text("Live")
     await expect(window.locator(".banner")).to_be_hidden()
-
-
-# Clock and state.
 
 
 async def test_the_state_is_downloaded_and_loaded_again(emulator, server, opened, tmp_path):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from helpers.callback_process import COMMAND, event, serving
-from helpers.processes import CLEAN, PATIENCE, wait_until
+from helpers.processes import CLEAN, PATIENCE, running, wait_until
 from rbim.cli.context import telemetry
 from rbim.otel import OtelObserver
 
@@ -93,16 +93,13 @@ def test_receivers_and_workers_of_callbacks_report_what_they_do(told, tmp_path):
     environment = CLEAN | told.environment("work")
     with (
         serving(inbox, **told.environment("serve")) as receiver,
-        subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment, cwd=tmp_path) as worker,
+        running(*command, stderr=subprocess.DEVNULL, env=environment, cwd=tmp_path) as worker,
     ):
-        try:
-            assert receiver.post(event())[0] == 200
-            wait_until(lambda: "CONSUMER process Text" in told.spans("work"))
-            wait_until(lambda: {"rbim.receiver.deliveries", "rbim.receiver.overflow"} <= told.names("serve"))
-            wait_until(lambda: "rbim.worker.handling.duration" in told.names("work"))
-            assert receiver.stop()[0] == 0
-            worker.send_signal(signal.SIGTERM)
-            assert worker.wait(PATIENCE) == 0
-        finally:
-            worker.kill()
+        assert receiver.post(event())[0] == 200
+        wait_until(lambda: "CONSUMER process Text" in told.spans("work"))
+        wait_until(lambda: {"rbim.receiver.deliveries", "rbim.receiver.overflow"} <= told.names("serve"))
+        wait_until(lambda: "rbim.worker.handling.duration" in told.names("work"))
+        assert receiver.stop()[0] == 0
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(PATIENCE) == 0
     assert "INTERNAL rbim delivery" in told.spans("serve")

@@ -68,9 +68,7 @@ def test_the_question_is_asked_at_a_real_terminal(environment, group, document):
 @pytest.mark.parametrize("tokens", [["--help"], ["operations", "--json"]])
 def test_an_output_that_cannot_be_written_is_a_line(tokens):
     with Path("/dev/full").open("w", encoding="utf-8") as full:
-        done = subprocess.run(
-            [*COMMAND, *tokens], stdout=full, stderr=subprocess.PIPE, env=CLEAN, timeout=PATIENCE, check=False, text=True
-        )
+        done = ran(*COMMAND, *tokens, capture_output=False, stdout=full, stderr=subprocess.PIPE, env=CLEAN)
     assert (done.returncode, len(done.stderr.splitlines())) == (Exit.READER_LEFT, 1)
     assert "cannot write the output: No space left on device" in done.stderr
 
@@ -80,12 +78,10 @@ def test_who_closes_the_pipe_gets_a_code_of_its_own(tokens):
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        done = subprocess.run(
-            [*COMMAND, *tokens], stdout=writing, stderr=subprocess.PIPE, env=CLEAN, timeout=PATIENCE, check=False
-        )
+        done = ran(*COMMAND, *tokens, capture_output=False, stdout=writing, stderr=subprocess.PIPE, env=CLEAN)
     finally:
         os.close(writing)
-    assert (done.returncode, done.stderr) == (Exit.READER_LEFT, b"")
+    assert (done.returncode, done.stderr) == (Exit.READER_LEFT, "")
 
 
 def test_json_is_valid_on_any_output(group, monkeypatch):

@@ -42,13 +42,12 @@ MOMENTS = [
 
 
 class Job:
-    """The commands of one job. The first process that comes to the moment dies there, from the given command on."""
+    """The commands of one job. The first process that comes to the moment dies there."""
 
     def __init__(self, folder, variables, moment):
         self.file = folder / "rows.csv"
         self.journal = folder / "rows.csv.invite.journal"
         self.moment = moment
-        self.commands = 0
         self.environment = CLEAN | variables | {"no_proxy": "*"}
         rows = list(PAIRS)
         random.Random(1).shuffle(rows)
@@ -57,10 +56,7 @@ class Job:
 
     def run(self, *command):
         """Run a command, and again without a moment if its process was killed; return the exit code."""
-        self.commands += 1
-        point, nth, moment, *first = self.moment or ("-", 0, "-")
-        if first and self.commands < first[0]:
-            point = "-"
+        point, nth, moment = self.moment or ("-", 0, "-")
         code = self._once(point, moment, str(nth), *command)
         if self.moment is not None and code == KILLED:
             self.moment = None

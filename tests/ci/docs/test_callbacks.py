@@ -1,16 +1,11 @@
 """The recipes of docs/callbacks.md run as they stand: real servers, a delivery signed by hand, what their handlers print."""
 
 import ast
-import hashlib
 import http.client
 import inspect
-import json
 import os
 import re
-import signal
-import subprocess
 import sys
-import time
 from importlib.util import find_spec
 
 import pytest
@@ -19,7 +14,8 @@ from helpers.credentials import APP_ID, TOKEN
 from helpers.pages import blocks_of, run_program
 from helpers.paths import DOCS
 from helpers.postgres import needs_postgres, postgres, sql
-from helpers.processes import wait_until
+from helpers.processes import logged, wait_until
+from helpers.signatures import by_hand
 from helpers.sockets import free_port
 from helpers_ci.recipes import ASGI, serving
 from rbim.callbacks import Archive
@@ -84,14 +80,10 @@ def post(port, msg_type, conv_type, *, path="/copies", chunked=False, **changed)
     """Post a delivery that is signed with nothing but the standard library; return the status."""
     document = {"eventType": "1", "convType": conv_type, "to": "g1", "fromAccount": f"{APP_ID}#1001", "msgType": msg_type}
     document |= {"body": "你好", "msgId": msg_type, "tMembers": [f"{APP_ID}#1002"]}
-    body = json.dumps(document, ensure_ascii=False).encode()
-    digest = hashlib.md5(body).hexdigest().upper()
-    moment = str(int(time.time() * 1000))
-    checksum = hashlib.md5(f"{APP_ID}{TOKEN}{digest}{moment}".encode()).hexdigest().upper()
-    headers = {"Content-Type": "application/json", "MD5": digest, "CurTime": moment, "CheckSum": checksum} | changed
+    headers, body = by_hand(document)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
-        connection.request("POST", path, iter([body[:20], body[20:]]) if chunked else body, headers)
+        connection.request("POST", path, iter([body[:20], body[20:]]) if chunked else body, headers | changed)
         return connection.getresponse().status
     finally:
         connection.close()
@@ -146,19 +138,13 @@ def test_django_under_gunicorn_takes_a_body_in_chunks(flags, environment, tmp_pa
     (tmp_path / "recipe.py").write_text(BLOCKS["By WSGI"], encoding="utf-8")
     port = free_port()
     command = [sys.executable, "-m", "gunicorn", "--workers", "2", *flags, "--bind", f"127.0.0.1:{port}", "recipe:app"]
-    with (tmp_path / "said").open("w+", encoding="utf-8") as said:
-        server = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=said, stderr=subprocess.STDOUT)
-        try:
-            wait_until(lambda: "Booting worker" in (tmp_path / "said").read_text(encoding="utf-8"))
-            assert post(port, "TEXT", "TEAM", chunked=True) == 200
-            assert post(port, "TEAM_KICK", "NOTIFY_TEAM") == 200
-            assert post(port, "PICTURE", "TEAM", chunked=True, MD5="0" * 32) == 401
-            assert post(port, "TEXT", "TEAM", path="/elsewhere", chunked=True) == 404
-            wait_until(lambda: (tmp_path / "said").read_text(encoding="utf-8").count("came: ") == 2)
-        finally:
-            server.send_signal(signal.SIGTERM)
-            server.wait(30)
-    assert server.returncode == 0
+    with logged(*command, log=tmp_path / "said", cwd=tmp_path, env=environment) as said:
+        wait_until(lambda: "Booting worker" in said())
+        assert post(port, "TEXT", "TEAM", chunked=True) == 200
+        assert post(port, "TEAM_KICK", "NOTIFY_TEAM") == 200
+        assert post(port, "PICTURE", "TEAM", chunked=True, MD5="0" * 32) == 401
+        assert post(port, "TEXT", "TEAM", path="/elsewhere", chunked=True) == 404
+        wait_until(lambda: said().count("came: ") == 2)
 
 
 @pytest.mark.parametrize("title", PROGRAMS)

@@ -86,9 +86,6 @@ def shell(commands, where, platform):
     return run(["bash", "-euc", commands], where, platform | {"PATH": found, "HOME": str(where)})
 
 
-# ------------------------------------------------------------------------------------- jobs
-
-
 def test_from_sqlite_and_back(platform, emulator, group, tmp_path):
     emulator.never_logged_in("new1")
     accounts = ["1001", "1002", "new1"]
@@ -144,9 +141,6 @@ def test_every_night(platform, emulator, group, tmp_path):
         shell(BLOCKS[NIGHT][0] + " 2>/dev/null", tmp_path, platform)
     assert len(emulator.requests) == before
     assert len([*tmp_path.glob("invite-*.journal")]) == 1
-
-
-# --------------------------------------------------------------------------------- services
 
 
 def get(url, body=None, headers=()):
@@ -284,9 +278,6 @@ def test_processes_divide_the_rate(platform, tmp_path):
     assert run_program(program, tmp_path, platform | {"WEB_CONCURRENCY": "4"}) == "25 12.5\n"
 
 
-# ---------------------------------------------------------------------------------- network
-
-
 def test_a_client_trusts_the_authority_of_the_company(platform, emulator, tmp_path):
     """Over TLS, with a certificate of an authority that no machine knows."""
     authority = trustme.CA()
@@ -303,9 +294,6 @@ def test_a_client_trusts_the_authority_of_the_company(platform, emulator, tmp_pa
 def test_a_program_that_only_makes_a_client(title, platform, tmp_path):
     (program,) = BLOCKS[title]
     assert run_program(program, tmp_path, platform) == ""
-
-
-# -------------------------------------------------------------------------------- callbacks
 
 
 def test_an_inbox_is_copied_whole(tmp_path, monkeypatch):
@@ -326,16 +314,10 @@ def test_an_inbox_is_copied_whole(tmp_path, monkeypatch):
     assert counts.waiting == 1
 
 
-# ------------------------------------------------------------------------------------ tests
-
-
 def test_a_suite_of_a_reader_passes(pytester):
     pytester.makepyfile(BLOCKS[HANDLERS][0])
     done = pytester.runpytest_subprocess("-W", "error", "--strict-markers", "-p", "no:cacheprovider", "-p", "no:asyncio")
     done.assert_outcomes(passed=2)
-
-
-# -------------------------------------------------------------------------------- operation
 
 
 def test_the_log_has_each_attempt_and_no_token(platform, tmp_path):

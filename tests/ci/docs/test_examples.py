@@ -3,20 +3,17 @@
 import re
 import shutil
 import signal
-import subprocess
 import sys
-import threading
-from contextlib import contextmanager
+from types import SimpleNamespace
 
 import anyio
 import httpx
 import pytest
-from attrs import define
 
 from helpers.job_commands import made_group
 from helpers.paths import ROOT
 from helpers.postgres import needs_postgres, postgres, sql
-from helpers.processes import CLEAN, PATIENCE, ran, running, wait_until
+from helpers.processes import CLEAN, PATIENCE, logged, ran, running, wait_until
 from helpers.serving import served, variables_of
 from rbim import InviteJoinGroup
 from rbim.emulator import Emulator
@@ -45,45 +42,7 @@ def platform():
         yield emulator, base_url
 
 
-# ---------------------------------------------------------------------------------- the service
-
 SCHEMA = re.search(r'SCHEMA = """(.*?)"""', (EXAMPLES / "service.py").read_text(encoding="utf-8"), re.DOTALL)[1]
-
-
-@define
-class Service:
-    """A service that runs, its platform, and what it logs."""
-
-    http: httpx.Client
-    platform: Emulator
-    database: str
-    url: str
-    lines: list[str]
-    more: threading.Condition
-
-    def logs(self, words):
-        with self.more:
-            return self.more.wait_for(lambda: any(words in line for line in self.lines), PATIENCE)
-
-
-@contextmanager
-def reading(stream, service):
-    """Collect a stream's lines in a thread, so that its writer never waits."""
-
-    def read():
-        for line in stream:
-            with service.more:
-                service.lines.append(line)
-                service.more.notify_all()
-        with service.more:
-            service.more.notify_all()
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join(PATIENCE)
 
 
 @pytest.fixture(scope="module", params=[pytest.param("", marks=needs_postgres)])
@@ -98,30 +57,19 @@ def service(tmp_path_factory, database):
     emulator = Emulator()
     text = (EXAMPLES / "service.py").read_text(encoding="utf-8")
     command = re.search(r"^ +uvicorn (--factory service:create_app) --port 8000$", text, re.MULTILINE)[1].split()
+    log = tmp_path_factory.mktemp("service") / "log"
     with served(emulator.asgi) as base_url:
         own = emulator.credentials
         tenant = (base_url, own.app_id, own.app_token.reveal())
         sql(database, "DROP TABLE IF EXISTS tenant, copy", *SCHEMA.strip().split(";\n"))
         sql(database, "INSERT INTO tenant VALUES ('north', '{}', '{}', '{}', NULL)".format(*tenant))
-        process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "uvicorn", *command, "--port", "0"],
-            cwd=tmp_path_factory.mktemp("service"),
-            env=environment_of(emulator, base_url) | {"DATABASE_URL": database},
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            encoding="utf-8",
-        )
-        http = httpx.Client(timeout=PATIENCE, trust_env=False, headers={"X-Tenant": "north"})
-        made = Service(http, emulator, database, "", [], threading.Condition())
-        with process, made.http, reading(process.stderr, made):
-            try:
-                assert made.logs("running on http://"), made.lines
-                made.url = re.search(r"running on (http://\S+)", "".join(made.lines))[1]
-                made.http.base_url = made.url
-                yield made
-            finally:
-                process.send_signal(signal.SIGTERM)
-    assert "Traceback" not in "".join(made.lines)
+        uvicorn = [sys.executable, "-W", "error", "-m", "uvicorn", *command, "--port", "0"]
+        variables = environment_of(emulator, base_url) | {"DATABASE_URL": database}
+        with logged(*uvicorn, log=log, cwd=log.parent, env=variables) as said:
+            url = wait_until(lambda: re.search(r"running on (http://\S+)", said()))[1]
+            with httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False, headers={"X-Tenant": "north"}) as http:
+                yield SimpleNamespace(http=http, platform=emulator, database=database, url=url)
+    assert "Traceback" not in said()
 
 
 @pytest.fixture
@@ -164,9 +112,6 @@ def test_the_examples_tests_pass(tmp_path, database):
     done = ran(*command, "test_service.py", cwd=tmp_path, env=clean | {"PYTHONUTF8": "1", "DATABASE_URL": database})
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert re.search(r"^8 passed", done.stdout, re.MULTILINE)
-
-
-# ----------------------------------------------------------------------------------- the script
 
 
 def bulk(environment, where, *tokens):

@@ -67,9 +67,6 @@ def test_the_java_suite_starts_its_emulator_and_passes(environment, tmp_path):
     assert not (EXAMPLES / "java" / "build").exists()
 
 
-# ------------------------------------------------------------------------------------ container
-
-
 def instructions():
     text = (CONTAINER / "Containerfile").read_text(encoding="utf-8")
     lines = [line for line in text.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]

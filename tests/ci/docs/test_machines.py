@@ -19,7 +19,7 @@ from helpers.callback_process import APP, COMMAND, MINE, TOKEN, event
 from helpers.pages import blocks_of
 from helpers.paths import ROOT
 from helpers.postgres import needs_postgres, postgres
-from helpers.processes import CLEAN, PATIENCE, ran, wait_until
+from helpers.processes import CLEAN, PATIENCE, ran, running, wait_until
 from helpers.sockets import free_port, listens
 from rbim import NotSent
 from rbim.callbacks import MemorySink, Receiver, delivery_of, sign
@@ -42,11 +42,8 @@ def server_program():
 @contextmanager
 def serving(folder, port):
     command = [server_program(), "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        try:
-            yield
-        finally:
-            server.kill()
+    with running(*command, **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL), patience=10 * PATIENCE):
+        yield
 
 
 @needs_postgres
@@ -95,11 +92,8 @@ class Containers:
         command = [*COMMAND[:-1], *(self.here(word, service) for word in words)]
         with (self.data(service) / "log").open("ab") as log:
             options = {"cwd": self.data(service), "env": self.environment(service), "stdout": log, "stderr": log}
-            with subprocess.Popen(command, stdin=subprocess.DEVNULL, **options) as process:
-                try:
-                    yield
-                finally:
-                    process.kill()
+            with running(*command, stdin=subprocess.DEVNULL, patience=10 * PATIENCE, **options):
+                yield
 
     def rbim(self, line):
         _, _, _, service, _, *words = shlex.split(line)

@@ -123,8 +123,6 @@ def test_one_odd_field_loses_the_whole_answer(field, value, printed, emulator, f
     assert re.fullmatch(printed, out.rstrip("\n"))
 
 
-# -------------------------------------------------------------------------------- callbacks
-
 POST = """
 import sys; sys.path.insert(0, ".")
 from {module} import app
@@ -149,8 +147,6 @@ def test_the_old_handler_believes_what_it_gets_and_step_2_does_not(emulator, fol
     out = run_program(POST.format(module="step2", deliveries=deliveries), folder, environment)
     assert out == "401\n401\n" + said
 
-
-# ---------------------------------------------------------------------------------- the steps
 
 PRINTS = {"step1.py": r"000000\n", "step3.py": r"产品公告\n"}
 

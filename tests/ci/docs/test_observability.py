@@ -28,8 +28,7 @@ from rbim.otel.metrics import INCIDENTS
 
 PAGE = "docs/observability.md"
 TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
-PRINTED = [r"0\n", None, r"1\n", r""]
-"""What each program prints; None where it writes to its log, and nothing else."""
+PRINTED = [r"0\n", None, r"1\n", r""]  # what each program prints; None where it writes to its log, and nothing else
 PROGRAMS = [block for block in blocks_of(PAGE, "python") if block.not_run is None]
 
 

@@ -51,14 +51,8 @@ def test_the_picture_of_a_soak_is_what_was_recorded_and_stands_on_its_page():
     assert "](../pictures/soak.svg)" in (ROOT / "docs" / "internals" / "reliability.md").read_text(encoding="utf-8")
 
 
-# ----------------------------------------------------------------------------- the architecture
-
-
 def test_the_architecture_is_what_the_code_says():
     assert load("architecture").architecture() == text_of("architecture"), "run: python docs/pictures/draw.py architecture"
-
-
-# --------------------------------------------------------------------------------- the terminals
 
 
 def shape(svg):

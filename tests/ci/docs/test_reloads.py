@@ -5,7 +5,6 @@ import importlib.util
 import json
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ import pytest
 from helpers.credentials import APP_ID, CREDENTIALS, TOKEN
 from helpers.job_commands import made_group
 from helpers.pages import blocks_of
-from helpers.processes import CLEAN, wait_until
+from helpers.processes import CLEAN, running, wait_until
 from helpers.sockets import free_port, listens
 from helpers_ci.proxies import HAPROXY, NGINX
 from rbim import AsyncClient
@@ -73,17 +72,12 @@ http {{
 def started(*command, port, cwd, **environment):
     """Run a server until the block ends; then it has to end by itself."""
     with (cwd / "output.txt").open("a") as output:
-        process = subprocess.Popen(command, cwd=cwd, env=CLEAN | environment, stdout=output, stderr=subprocess.STDOUT)
-        try:
+        options = {"cwd": cwd, "env": CLEAN | environment, "stdout": output, "stderr": output, "patience": 20 * ENOUGH}
+        with running(*command, **options) as process:
             wait_until(lambda: listens(port), ENOUGH)
             yield process
-        finally:
             process.terminate()
-            try:
-                process.wait(ENOUGH)
-            finally:
-                process.kill()
-                process.wait()
+            process.wait(ENOUGH)
 
 
 @contextmanager
@@ -136,9 +130,10 @@ class Load:
                 self.lost.append((name, repr(error)))
                 connection.close()
             else:
-                (self.acknowledged if answer.status == 200 else self.lost).append(
-                    name if answer.status == 200 else (name, answer.status)
-                )
+                if answer.status == 200:
+                    self.acknowledged.append(name)
+                else:
+                    self.lost.append((name, answer.status))
             time.sleep(0.002)
         connection.close()
 

@@ -3,19 +3,17 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 
 from helpers.job_commands import made_group
 from helpers.pages import blocks_of
-from helpers.processes import CLEAN, wait_until
+from helpers.processes import CLEAN, logged, wait_until
 
 FILES = {
     block.text.partition("\n")[0].removeprefix("# "): block.text
@@ -45,27 +43,6 @@ def clean(said):
     assert not re.search("Traceback|(?<!Security)Warning|Exception ignored|never retrieved", said), said
 
 
-# --------------------------------------------------------------------------------- gunicorn
-
-
-@contextmanager
-def running(command, folder, variables):
-    """Run a server until the block ends; then SIGTERM ends it, without a warning."""
-    with (folder / "said").open("w+", encoding="utf-8") as said:
-        server = subprocess.Popen(command, cwd=folder, env=variables, stdout=said, stderr=subprocess.STDOUT)
-        try:
-            yield
-            server.send_signal(signal.SIGTERM)
-            server.wait(30)
-        finally:
-            server.kill()
-            server.wait()
-            said.seek(0)
-            text = said.read()
-    clean(text)
-    assert server.returncode == 0
-
-
 def post(url):
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=20) as answer:
@@ -84,17 +61,17 @@ def test_flask_under_gunicorn(preload, platform, emulator, folder):
     words = ["--workers", "2", "--threads", "8", *preload, "--bind", "127.0.0.1:0", "web:app"]
     command = [sys.executable, "-m", "gunicorn", *words]
     before = len(emulator.state.groups)
-    with running(command, folder, environment(platform, folder)), ThreadPoolExecutor(16) as threads:
-        listening = wait_until(lambda: re.search(r"Listening at: (\S+)", (folder / "said").read_text(encoding="utf-8")))
+    options = {"log": folder / "said", "cwd": folder, "env": environment(platform, folder)}
+    with logged(*command, **options) as said, ThreadPoolExecutor(16) as threads:
+        listening = wait_until(lambda: re.search(r"Listening at: (\S+)", said()))
         url = f"{listening[1]}/groups/"
         answers = [*threads.map(post, [f"{url}team{number}" for number in range(60)])]
         too_long = post(url + "x" * 51)
+    clean(said())
     assert {status for status, _ in answers} == {201}
     assert len({answer["group_id"] for _, answer in answers}) == len(emulator.state.groups) - before == 60
     assert too_long == (422, {"error": "InvalidRequest", "outcome": "not sent"})
 
-
-# --------------------------------------------------------------------------------- Celery
 
 QUEUE = """
 from tasks import app, invite
@@ -123,6 +100,7 @@ def test_celery(pool, platform, emulator, folder):
     subprocess.run([sys.executable, "-c", sending], cwd=folder, env=variables, check=True, timeout=60)
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel", "error"]
     command = [sys.executable, "-m", "celery", "--app", "queued", "worker", "--pool", pool, "--concurrency", "2", *quiet]
-    with running(command, folder, variables):
+    with logged(*command, log=folder / "said", cwd=folder, env=variables) as said:
         wait_until(lambda: set(accounts) <= set(emulator.state.groups[group].members))
+    clean(said())
     assert sorted(emulator.state.groups[group].members) == sorted(["admin", *accounts])

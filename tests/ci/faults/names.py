@@ -13,8 +13,6 @@ from unittest import mock
 from rbim.testing.conformance.server import WAIT_TIMEOUT
 
 LATE = 0.2
-"""Seconds after which a name resolves late."""
-
 _numbers = count()
 _known = {}
 

@@ -6,9 +6,7 @@ import re
 APP_ID = "fuzzed8947b5d6c80147b8a2b7c30123"
 TOKEN = "token-4b9de2a14f5c8b3e6d1a90c2f4"
 OLD_TOKEN = "older-9de2a14f5c8b3e6d1a90c2f4e8"
-MOMENT = 1767323045678
-"""CurTime of a genuine delivery: milliseconds."""
-
+MOMENT = 1767323045678  # CurTime of a genuine delivery: milliseconds
 HEX = re.compile(rb"[0-9a-fA-F]{32}")
 
 

@@ -8,9 +8,7 @@ from attrs import frozen
 
 from .broken import require
 
-LOOP = asyncio.new_event_loop()
-"""The event loop of all inputs of a process."""
-
+LOOP = asyncio.new_event_loop()  # the event loop of all inputs of a process
 TURNS = 60  # of the event loop, in which an answer must come
 
 

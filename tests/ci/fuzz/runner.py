@@ -17,8 +17,6 @@ from . import corpora
 from .engine import STOPPED
 
 TARGETS = ("http_responses", "http_receiver", "http_emulator")
-"""The targets, in the order of ``--all``."""
-
 SLICE = 120  # seconds of one process of the engine
 INPUT_SECONDS = 20  # for one input
 MEMORY = 3000  # megabytes

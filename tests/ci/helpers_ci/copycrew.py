@@ -3,14 +3,11 @@
 What happened is read from the handlers' own log, and what was recorded from the file, with the standard library's sqlite3.
 """
 
-import hashlib
-import json
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections import defaultdict
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,7 +15,8 @@ from pathlib import Path
 import psycopg
 
 from helpers.processes import wait_until
-from helpers_ci.copyserver import APP_ID, TOKEN
+from helpers.signatures import by_hand
+from helpers_ci.copyserver import APP_ID
 
 __all__ = ["DEAD", "DONE", "WAITING", "Servers", "signed"]
 
@@ -27,22 +25,9 @@ WAITING, DONE, DEAD = range(3)
 
 
 def signed(conversation, number, does="", *, again=False):
-    """Return headers and body, by the description's words and the standard library."""
-    document = {
-        "eventType": "1",
-        "convType": "TEAM",
-        "to": conversation,
-        "fromAccount": f"{APP_ID}#1001",
-        "msgType": "TEXT",
-        "body": f"{number} {does}".strip(),
-        "msgId": f"{conversation}-{number}",
-        "resendFlag": "1" if again else "0",
-    }
-    body = json.dumps(document).encode()
-    digest = hashlib.md5(body).hexdigest().upper()
-    moment = str(int(time.time() * 1000))
-    checksum = hashlib.md5(f"{APP_ID}{TOKEN}{digest}{moment}".encode()).hexdigest().upper()
-    return {"Content-Type": "application/json", "MD5": digest, "CurTime": moment, "CheckSum": checksum}, body
+    document = {"eventType": "1", "convType": "TEAM", "to": conversation, "fromAccount": f"{APP_ID}#1001", "msgType": "TEXT"}
+    document |= {"body": f"{number} {does}".strip(), "msgId": f"{conversation}-{number}", "resendFlag": str(int(again))}
+    return by_hand(document)
 
 
 class Servers:
@@ -56,7 +41,6 @@ class Servers:
         self.log = folder / "handled.log"
         self.inbox = database or folder / "events.db"
         self.database = database
-        self.ended = []  # process ids
         self.roles = roles
         self._arguments = [str(self.inbox), str(self.log), str(lease), str(attempts)]
         self._over = threading.Event()
@@ -87,7 +71,6 @@ class Servers:
         process.wait(timeout=60)
         process.stdout.close()
         self.processes[index] = new = self.start(self.roles[index] if self.roles else "")
-        self.ended.append(process.pid)
         self.wait_until_it_serves(new)
 
     @contextmanager

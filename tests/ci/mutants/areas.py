@@ -137,4 +137,3 @@ AREAS = _areas(
         ),
     ),
 )
-"""All areas, by name."""

@@ -11,11 +11,8 @@ from .session import Result
 RECORD = ROOT / "docs" / "internals" / "proof" / "mutants.json"
 REASONS = ROOT / "tests" / "ci" / "mutants" / "reasons.toml"
 
-NEW = "new"
-"""The kind of a survivor without a reason."""
-
+NEW = "new"  # the kind of a survivor without a reason
 NOTICED = ("killed", "timed out")
-"""Verdicts of a mutant that a test has noticed."""
 
 
 class Results:

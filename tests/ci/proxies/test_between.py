@@ -2,7 +2,6 @@
 
 import gzip
 import re
-import subprocess
 import sys
 import zlib
 from contextlib import ExitStack, contextmanager
@@ -10,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from helpers.processes import running
 from helpers.serving import served
 from helpers.sockets import free_port
 from helpers.transports import TRANSPORTS, class_of
@@ -72,14 +72,9 @@ def _gunicorn(folder):
     (folder / "old.py").write_text(GUNICORN)
     port = free_port()
     command = [sys.executable, "-m", "gunicorn", "-b", f"127.0.0.1:{port}", "--chdir", str(folder), "old"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            assert any("Booting worker" in line for line in process.stderr)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.stderr.close()
+    with running(*command, stdout=None, patience=600) as process:
+        assert any("Booting worker" in line for line in process.stderr)
+        yield f"http://127.0.0.1:{port}"
 
 
 def encoded(body, encoding):

@@ -8,7 +8,6 @@ import asyncio
 import json
 import pickle
 import re
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -22,6 +21,7 @@ from security.world import APP_ID, CREDENTIALS, SECRETS, all_logs, command, envi
 
 from helpers.page_client import showing
 from helpers.paths import TESTS
+from helpers.processes import ran
 from helpers.telemetry import Telemetry
 from rbim import AsyncClient, GroupType, LoggingObserver, Request, Retry, errors
 from rbim.bulk.job import InviteJob
@@ -579,11 +579,7 @@ def test_fails(rbim_client, rbim_emulator, rbim_inbox):
 """
     )
     words = [sys.executable, "-m", "pytest", "--showlocals", "--log-level=DEBUG", "-vv", "--full-trace", "-p", "no:asyncio"]
-    done = subprocess.run(
-        [*words, "-p", "no:cacheprovider", "-o", f"pythonpath={TESTS}", "--rootdir", test.parent, test],
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
+    words += ["-p", "no:cacheprovider", "-o", f"pythonpath={TESTS}", "--rootdir", test.parent, test]
+    done = ran(*words, encoding=None, timeout=120)
     assert b"NotFound" in done.stdout, done
     yield done.stdout + done.stderr

@@ -28,9 +28,6 @@ def anyio_backend():
     return "asyncio"
 
 
-# ------------------------------------------------------------------------------ the code
-
-
 WRITES = {"NamedTemporaryFile", "FileHandler", "FileIO", "mkdir", "makedirs", "mkdtemp", "mkstemp", "rename", "symlink_to"}
 WRITES |= {"TemporaryFile", "TemporaryDirectory", "touch", "write_bytes", "write_text", "copyfile"}
 WRITES |= {"private_stream", "replace_private", "create_private"}
@@ -65,9 +62,6 @@ def test_files_are_written_and_ports_opened_in_these_modules_alone():
     arguments = {"callbacks/worker/router.py", "cli/operations.py"}  # they bind those of a signature
     found = {name for name in modules_that_call(LISTENS) if not name.startswith("testing/")}
     assert found == ports | arguments
-
-
-# ------------------------------------------------------------------------------ servers
 
 
 async def _ask(port, request):

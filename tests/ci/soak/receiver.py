@@ -11,7 +11,7 @@ import random
 import socket
 import sqlite3
 import time
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from itertools import count, repeat
 from typing import Any
@@ -86,14 +86,9 @@ async def subject(probe, port=""):
         async with probe.running(), aclosing(probe.lives(repeat(None))) as lives:
             async for _ in lives:
                 receiver = _made(probe, handled)
-                async with receiver, _serving(receiver, probe, int(port)) if port else _nothing():
+                async with receiver, _serving(receiver, probe, int(port)) if port else nullcontext():
                     with suppress(TimeoutError):
                         await asyncio.wait_for(probe.stopping.wait(), probe.plan.life)
-
-
-@asynccontextmanager
-async def _nothing():
-    yield
 
 
 class _Server(uvicorn.Server):

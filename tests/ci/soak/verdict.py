@@ -30,8 +30,6 @@ BOUNDS = {
     "tasks": Bound("", 8),
     "log": Bound("KiB", 64, per_thousand=256),  # a traceback for each handler that fails
 }
-"""The bounds of the figures that every subject has."""
-
 LOG = Bound("KiB", 4096, at_most=12 * 1024)
 """The write-ahead log of SQLite: emptied when it has 1,000 pages (4,096 KiB), so that it rises and falls."""
 

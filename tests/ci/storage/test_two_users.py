@@ -9,9 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-OWNER, OTHER = 12345, 65534
-"""Numbers of the two users; neither is root."""
-
+OWNER, OTHER = 12345, 65534  # numbers of the two users; neither is root
 PATIENCE = 60
 
 pytestmark = pytest.mark.skipif(

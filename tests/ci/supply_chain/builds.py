@@ -15,8 +15,7 @@ PLACES = (
 """The folder, the umask and the environment of each build; their times differ by a day."""
 
 DAY = 86_400
-LEFT_OUT = {".gitignore"}
-"""Files of the repository that the source distribution does not need."""
+LEFT_OUT = {".gitignore"}  # files of the repository that the source distribution does not need
 
 SHORT = (
     "tests/description/test_table.py",

@@ -1,10 +1,9 @@
 """Cases about accepting deliveries: new ones, known ones, other content, what cannot be handled, any text in them."""
 
 import anyio
-from anyio.lowlevel import checkpoint
 
 from helpers.deliveries import delivery
-from helpers.inbox_conformance.case import AT, Cases, accepted, check, same, told
+from helpers.inbox_conformance.case import AT, Cases, accepted, cancelled, check, same, told
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.protocols import OtherContent
 
@@ -122,11 +121,7 @@ async def _(bench):
 async def _(bench):
     async with bench.inbox() as inbox:
         for number in range(8):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(inbox.accept, delivery(number))
-                for _ in range(number):
-                    await checkpoint()
-                tasks.cancel_scope.cancel()
+            await cancelled(number, inbox.accept, delivery(number))
             check(await inbox.accept(delivery(number)) in {True, False}, "a repeated accept returned no bool")
             await accepted(inbox, delivery(number), new=False)
 

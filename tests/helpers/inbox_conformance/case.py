@@ -5,16 +5,14 @@ from collections.abc import Callable
 from contextlib import asynccontextmanager
 
 import anyio
+from anyio.lowlevel import checkpoint
 from attrs import field, frozen
 
 from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.emulator.clock import START
 
-AT = START
-"""When the deliveries of the cases were received."""
-
-PATIENCE = 10.0
-"""Seconds of real time for whatever must happen soon."""
+AT = START  # when the deliveries of the cases were received
+PATIENCE = 10.0  # seconds of real time for whatever must happen soon
 
 
 @frozen
@@ -73,7 +71,8 @@ class Cases(list):
 
 
 def check(condition, message):
-    assert condition, message
+    if not condition:
+        raise AssertionError(message)  # pytest adds nothing to it
 
 
 def same(found, required, of):
@@ -95,6 +94,15 @@ async def lost(call, what):
     except LeaseLost:
         return
     raise AssertionError(f"{what} succeeded; required: LeaseLost")
+
+
+async def cancelled(steps, call, *arguments):
+    """Begin a call, and cancel it after so many turns of the event loop."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call, *arguments)
+        for _ in range(steps):
+            await checkpoint()
+        tasks.cancel_scope.cancel()
 
 
 class Bench:

@@ -14,8 +14,6 @@ from helpers.credentials import CREDENTIALS
 from helpers.receiving_asgi import TINY, Server, call, content, signed
 from rbim.callbacks import Receiver
 
-# ---------------------------------------------------------------------------------------- in frameworks
-
 
 async def plainly(request, call_next):
     return await call_next(request)
