@@ -48,13 +48,13 @@ def blocks_of(page, *languages):
     return [block for block in found if not languages or block.language in languages]
 
 
-def docs_module(name):
-    """Import a module of the docs folder, which is no package."""
-    sys.path.insert(0, str(DOCS))
+def docs_module(name, folder=DOCS):
+    """Import a module of the docs folder, or of one in it: they are no packages."""
+    sys.path.insert(0, str(folder))
     try:
         return importlib.import_module(name)
     finally:
-        sys.path.remove(str(DOCS))
+        sys.path.remove(str(folder))
 
 
 def run_program(program, where, environment=None):

@@ -11,7 +11,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Mount, Route
 
 from helpers.credentials import CREDENTIALS
-from helpers.receiving_asgi import TINY, Server, call, content, signed
+from helpers.receiving_asgi import TINY, Server, Sink, call, content, signed
 from rbim.callbacks import Receiver
 
 
@@ -59,7 +59,8 @@ WAYS = [starlette_route, starlette_mount, starlette_base, starlette_base_twice, 
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_it_answers_the_same_wherever_it_is_mounted(sink, way):
+async def test_it_answers_the_same_wherever_it_is_mounted(way):
+    sink = Sink()
     receiver = Receiver(credentials=CREDENTIALS, sink=sink, budget=0.5)
     app, path = way(receiver)
     body = content()
