@@ -4,7 +4,6 @@ HEADERS = [(b"host", b"localhost"), (b"content-type", b"application/json")]
 
 
 async def asgi(app, method, path, body=b"", headers=HEADERS):
-    """Ask an ASGI app and return the two events that it answers with."""
     sent = []
 
     async def receive():

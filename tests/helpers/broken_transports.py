@@ -6,13 +6,18 @@ import logging
 import ssl
 from contextlib import asynccontextmanager, suppress
 
-from helpers.handmade_transport import Breaking, Handmade, Junk
+from helpers.handmade_transport import Handmade, Junk
 from rbim.errors import NotSent
 
-__all__ = ["BROKEN"]
+BROKEN = {}
 
-BROKEN = Breaking()
-fails = BROKEN.fails
+
+def fails(case):
+    def decorator(transport):
+        BROKEN[transport] = case
+        return transport
+
+    return decorator
 
 
 @asynccontextmanager
@@ -20,17 +25,11 @@ async def forever():
     yield
 
 
-# Requests.
-
-
 @fails("request: line, headers and body as asked for")
 class LowersTheQuery(Handmade):
     def target(self, request):
         path, mark, query = request.target.partition("?")
         return path + mark + query.lower()
-
-
-# Answers.
 
 
 @fails("framing: a length")
@@ -67,9 +66,6 @@ class TakesHalfAnAnswer(Handmade):
 class IgnoresTheLimit(Handmade):
     def count(self, length):
         pass
-
-
-# Connections.
 
 
 @fails("discarded: junk while idle")
@@ -118,9 +114,6 @@ class IsAlwaysOpen(Handmade):
         self.open = True
 
 
-# Failures.
-
-
 @fails("time-out: waiting for an answer")
 class TakesTimeOutsForNotSent(Handmade):
     def meaning(self, error, progress):
@@ -149,9 +142,6 @@ class TimesEachReadOut(Handmade):
 
     def limit_of_time(self, timeout):
         return forever()
-
-
-# Cancellation.
 
 
 @fails("cancelled: before an answer, at once, with no secret in its traceback, and the connection is closed")
@@ -188,16 +178,10 @@ class SharesAConnectionNowAndThen(Handmade):
         return await super().attempt(request, progress)
 
 
-# TLS.
-
-
 @fails("TLS: the certificate of another host is not sent to")
 class VerifiesNothing(Handmade):
     def secure_context(self):
         return ssl._create_unverified_context()
-
-
-# Secrets.
 
 
 @fails("fails: a refused connection is not sent, and the error names the host and the port")

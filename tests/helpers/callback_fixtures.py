@@ -16,7 +16,6 @@ from rbim.cli import run
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-    """An environment with credentials, and nothing of the machine's own."""
     for name in set(os.environ) - set(CLEAN):
         monkeypatch.delenv(name)
     for name, value in KNOWN.items():
@@ -26,7 +25,6 @@ def environment(monkeypatch):
 
 @pytest.fixture
 def anyio_backend():
-    """What uvicorn runs on."""
     return "asyncio"
 
 

@@ -2,13 +2,10 @@
 
 import http.client
 import json
-import os
 import signal
 import socket
 import sqlite3
-import subprocess
 import sys
-import threading
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -16,6 +13,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
+from helpers.processes import CLEAN, PATIENCE, running
 from rbim import Credentials
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.signature import sign
@@ -23,8 +21,6 @@ from rbim.callbacks.signature import sign
 APP, TOKEN, OLD_TOKEN = "an-app", "the-very-token", "the-old-token"
 MINE = Credentials(app_id=APP, app_token=TOKEN)
 COMMAND = [sys.executable, "-X", "utf8", "-c", "from rbim.cli import main; main()", "callback"]
-PATIENCE = 60
-CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
 FULL = sqlite3.OperationalError("database or disk is full")
 KNOWN = {"RBIM_APP_ID": APP, "RBIM_APP_TOKEN": TOKEN}
 
@@ -38,12 +34,10 @@ class Process:
         self.host, self.port = urlsplit(url).hostname, urlsplit(url).port
 
     def post(self, body, headers=None, path="/", method="POST"):
-        """Post a body, signed unless told otherwise, and return the status."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE)
         try:
-            connection.request(
-                method, path, body, sign(body, credentials=MINE, now=datetime.now(UTC)) if headers is None else headers
-            )
+            own = sign(body, credentials=MINE, now=datetime.now(UTC)) if headers is None else headers
+            connection.request(method, path, body, own)
             answer = connection.getresponse()
             answer.read()
             return answer.status, dict(answer.getheaders())
@@ -66,32 +60,14 @@ class Process:
 
 @contextmanager
 def serving(inbox, *flags, **environment):
-    with subprocess.Popen(
-        [*COMMAND, "serve", "--port", "0", "--inbox", str(inbox), *flags],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=CLEAN | KNOWN | environment,
-        encoding="utf-8",
-    ) as popen:
-        watchdog = threading.Timer(PATIENCE, popen.kill)  # a line that never comes must not be waited for
-        watchdog.start()
-        try:
-            yield Process(popen, popen.stdout.readline().rstrip("\n"))
-        finally:
-            watchdog.cancel()
-            popen.kill()
+    command = [*COMMAND, "serve", "--port", "0", "--inbox", inbox, *flags]
+    with running(*command, env=CLEAN | KNOWN | environment) as popen:
+        yield Process(popen, popen.stdout.readline().rstrip("\n"))
 
 
 def event(**fields):
-    given = {
-        "eventType": "1",
-        "convType": "TEAM",
-        "to": "g1",
-        "fromAccount": f"{APP}#1001",
-        "msgType": "TEXT",
-        "msgId": "m1",
-    }
-    return json.dumps(given | fields).encode()
+    given = {"eventType": "1", "convType": "TEAM", "to": "g1", "fromAccount": f"{APP}#1001", "msgType": "TEXT"}
+    return json.dumps(given | {"msgId": "m1"} | fields).encode()
 
 
 def besides_deliveries(err):

@@ -20,7 +20,6 @@ def commands(app: App | None = None, above: tuple[str, ...] = ()) -> list[str]:
 
 @cache
 def leaves() -> tuple[str, ...]:
-    """Return the commands that do something themselves."""
     return tuple(command for command in commands() if function_of(command) is not None)
 
 

@@ -7,15 +7,8 @@ from rbim.emulator.clock import START
 
 
 def delivery(msg_id, team="b", *, at=START, msg_type="TEXT", **changes):
-    document = {
-        "eventType": "1",
-        "convType": "TEAM",
-        "to": team,
-        "fromAccount": "app#a",
-        "msgType": msg_type,
-        "msgId": str(msg_id),
-    }
-    return delivery_of(json.dumps(document).encode(), app_id="app", received=at)._replace(**changes)
+    document = {"eventType": "1", "convType": "TEAM", "to": team, "fromAccount": "app#a", "msgType": msg_type}
+    return delivery_of(json.dumps(document | {"msgId": str(msg_id)}).encode(), app_id="app", received=at)._replace(**changes)
 
 
 def unreadable(text="no JSON", *, at=START):

@@ -15,12 +15,10 @@ TYPES = get_type_hints(Dialect, localns=vars(collections.abc))
 
 
 def other(name):
-    """Return a value of the field that is not its default."""
     return _other(TYPES[name], getattr(DEFAULT, name))
 
 
 def dialect_with(name):
-    """Return a dialect with another value in one field."""
     return Dialect(**{name: other(name)})
 
 

@@ -12,7 +12,6 @@ def box(**options):
 
 
 def choosing(**choices):
-    """Return the options of an emulator with these choices, of the dialect or of its rules."""
     rules = {name: value for name, value in choices.items() if name in RULES}
     dialect = {name: value for name, value in choices.items() if name not in RULES}
     return {"dialect": Dialect(**dialect), "rules": Rules(**rules)}

@@ -13,12 +13,10 @@ SHORT = 0.25
 
 
 async def became(server, fits):
-    """Wait until the server is as wanted, without holding up the event loop."""
     return await to_thread.run_sync(server.wait_until, fits)
 
 
 async def is_left(server):
-    """Whether the client's end of every connection gets closed."""
     return await became(server, lambda server: not server.open)
 
 

@@ -15,27 +15,11 @@ from urllib.parse import urlsplit
 from rbim.errors import AnswerTooLarge, NotSent, TransportError, Unanswered
 from rbim.http import Response
 
-__all__ = ["MADE", "Breaking", "Connection", "Handmade", "Junk", "parsed"]
-
 HEAD = 65536
 TURNS = 50  # turns of the event loop; a read of asyncio takes at most 256 KiB of plain text, and 64 KiB of a TLS stream
 
 
-MADE = []
-"""Connections, some of which a broken transport leaks: who tries it closes them."""
-
-
-class Breaking(dict):
-    """Transports that break the contract, with the case of the suite in which each of them has to fail."""
-
-    def fails(self, case):
-        """Say in which case a transport fails."""
-
-        def decorator(transport):
-            self[transport] = case
-            return transport
-
-        return decorator
+MADE = []  # connections, some of which a broken transport leaks: who tries it closes them
 
 
 class Junk(Exception):
@@ -73,8 +57,6 @@ class Progress:
 
 class Handmade:
     """asyncio streams and a few regular expressions; what a subclass breaks is a method of its own."""
-
-    head_limit = HEAD
 
     def __init__(self, *, verify=None, answer_limit=1_000_000):
         self.verify = verify
@@ -151,19 +133,13 @@ class Handmade:
     # Connections.
 
     def take(self, origin):
-        connections = self.idle[self.pool_of(origin)]
+        connections = self.idle[origin]
         while connections:
-            connection = self.choose(connections)
+            connection = connections.pop()
             if self.is_usable(connection):
                 return connection
             connection.close()
         return None
-
-    def pool_of(self, origin):
-        return origin
-
-    def choose(self, connections):
-        return connections.pop()
 
     def is_usable(self, connection):
         return not connection.has_more and not connection.has_ended
@@ -172,14 +148,14 @@ class Handmade:
         parts = urlsplit(origin)
         context = self.secure_context() if parts.scheme == "https" else None
         port = parts.port or (443 if context else 80)
-        return Connection(*await asyncio.open_connection(parts.hostname, port, ssl=context, limit=self.head_limit))
+        return Connection(*await asyncio.open_connection(parts.hostname, port, ssl=context, limit=HEAD))
 
     def secure_context(self):
         return self.verify or ssl.create_default_context()
 
     def release(self, origin, progress, *, kept):
         if kept and self.open and progress.stays and self.is_usable(progress.connection):
-            self.idle[self.pool_of(origin)].append(progress.connection)
+            self.idle[origin].append(progress.connection)
         else:
             progress.connection.close()
 
@@ -187,12 +163,9 @@ class Handmade:
 
     def head(self, request):
         parts = urlsplit(request.origin)
-        headers = {"Host": self.host(parts), "Content-Length": str(len(request.body)), **request.headers}
+        headers = {"Host": parts.netloc, "Content-Length": str(len(request.body)), **request.headers}
         lines = [f"{request.method} {parts.path}{self.target(request)} HTTP/1.1"]
         return "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items()), "", ""]).encode("latin-1")
-
-    def host(self, parts):
-        return parts.netloc
 
     def target(self, request):
         return request.target
@@ -203,15 +176,10 @@ class Handmade:
             version, status, headers = parsed(await reader.readuntil(b"\r\n\r\n"))
             if status == 101 or (version == "0" and "transfer-encoding" in headers):
                 raise Junk
-            if not self.is_interim(status):
+            if status >= 200:
                 break
-        connection = headers.get("connection", "").lower()
-        progress.stays = self.does_stay(version, connection)
-        body = await self.body(reader, status, headers, progress)
-        return Response(status, headers, body)
-
-    def is_interim(self, status):
-        return status < 200
+        progress.stays = self.does_stay(version, headers.get("connection", "").lower())
+        return Response(status, headers, await self.body(reader, status, headers, progress))
 
     def does_stay(self, version, connection):
         return version == "1" and connection != "close"
@@ -242,7 +210,7 @@ class Handmade:
     async def chunks(self, reader):
         body = b""
         while True:
-            size = re.fullmatch(rb"([0-9A-Fa-f]{1,8})(?:[;\t ].*)?\r\n", await self.line(reader))
+            size = re.fullmatch(rb"([0-9A-Fa-f]{1,8})(?:[;\t ].*)?\r\n", await reader.readuntil(b"\r\n"))
             if size is None:
                 raise Junk
             if int(size[1], 16) == 0:
@@ -252,14 +220,11 @@ class Handmade:
             if await reader.readexactly(2) != b"\r\n":
                 raise Junk
         trailers = 0
-        while (line := await self.line(reader)) != b"\r\n":
+        while (line := await reader.readuntil(b"\r\n")) != b"\r\n":
             trailers += len(line)
             if trailers > HEAD:
                 raise Junk
         return body
-
-    async def line(self, reader):
-        return await reader.readuntil(b"\r\n")
 
     def count(self, length):
         if length > self.answer_limit:

@@ -2,7 +2,7 @@
 
 import tempfile
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache
 from pathlib import Path
 from secrets import token_hex
 
@@ -12,30 +12,15 @@ from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.emulator.clock import EmulatedClock
 
 
-class MemoryPlace:
-    """One sink: it has no processes that could die."""
+class Place:
+    """A place with a clock; ``inbox()`` makes what a process has of it."""
 
-    def __init__(self, wrapped=lambda inbox: inbox):
+    def __init__(self, make):
         self.clock = EmulatedClock()
-        self._inbox = wrapped(MemorySink(clock=self.clock))
+        self._make = make
 
     def inbox(self):
-        return self._inbox
-
-    async def pass_time(self, seconds):
-        await self.clock.advance(seconds)
-
-
-class FilePlace:
-    """A file, and for each process an inbox of its own."""
-
-    def __init__(self, folder, wrapped=lambda inbox: inbox):
-        self.clock = EmulatedClock()
-        self._path = Path(folder) / "inbox.db"
-        self._wrapped = wrapped
-
-    def inbox(self):
-        return self._wrapped(SqliteInbox(self._path, clock=self.clock, poll=0.01))
+        return self._make(self.clock)
 
     async def pass_time(self, seconds):
         await self.clock.advance(seconds)
@@ -45,43 +30,35 @@ class FilePlace:
         await self.clock.advance(31)
 
 
-class DatabasePlace(FilePlace):
-    """A schema in a database, and for each process an inbox of its own."""
-
-    def __init__(self, address):
-        self.clock = EmulatedClock()
-        self.address = address
-        self.name = f"t{token_hex(6)}"
-
-    def inbox(self):
-        from rbim.postgres import PostgresInbox
-
-        return PostgresInbox(self.address, name=self.name, clock=self.clock)
-
-
-@asynccontextmanager
-async def memory_place(wrapped=lambda inbox: inbox):
-    yield MemoryPlace(wrapped)
-
-
-@asynccontextmanager
-async def file_place(wrapped=lambda inbox: inbox):
-    with tempfile.TemporaryDirectory() as folder:
-        yield FilePlace(folder, wrapped)
-
-
-@asynccontextmanager
-async def database_place(address):
-    yield DatabasePlace(address)
-
-
 def memory(wrapped=lambda inbox: inbox):
-    return InboxConformance(partial(memory_place, wrapped), durable=False)
+    """One sink: it has no processes that could die."""
+
+    @asynccontextmanager
+    async def place():
+        yield Place(cache(lambda clock: wrapped(MemorySink(clock=clock))))
+
+    return InboxConformance(place, durable=False)
 
 
 def file(wrapped=lambda inbox: inbox):
-    return InboxConformance(partial(file_place, wrapped))
+    """A file, and for each process an inbox of its own."""
+
+    @asynccontextmanager
+    async def place():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "inbox.db")
+            yield Place(lambda clock: wrapped(SqliteInbox(path, clock=clock, poll=0.01)))
+
+    return InboxConformance(place)
 
 
 def database(address):
-    return InboxConformance(partial(database_place, address))
+    """A schema in a database, and for each process an inbox of its own."""
+    from rbim.postgres import PostgresInbox
+
+    @asynccontextmanager
+    async def place():
+        name = f"t{token_hex(6)}"
+        yield Place(lambda clock: PostgresInbox(address, name=name, clock=clock))
+
+    return InboxConformance(place)

@@ -15,12 +15,11 @@ STRANGER = "stranger"
 CREDENTIALS = Credentials(app_id="app", app_token="the-token")
 
 
-def made_group(platform):
+def made_group(emulator, name="x"):
     async def create():
-        async with AsyncClient(
-            base_url="http://emulator", credentials=CREDENTIALS, user_name="admin", transport=platform
-        ) as client:
-            return await client.groups.create(name="x", type=max(GroupType, key=lambda kind: kind.member_limit))
+        own = {"credentials": emulator.credentials, "user_name": "admin", "transport": emulator}
+        async with AsyncClient(base_url="http://emulator", **own) as client:
+            return await client.groups.create(name=name, type=GroupType.VIP)
 
     return anyio.run(create).group_id
 
@@ -44,7 +43,6 @@ def rows_in(path):
 
 
 def commands(err):
-    """Return the commands that were printed to be pasted."""
     return [shlex.split(line)[1:] for line in err.splitlines() if line.startswith("rbim ")]
 
 

@@ -58,13 +58,11 @@ async def world(groups=1, **options):
 
 
 def read(path, statement, values=()):
-    """Read the journal with a connection that is none of ours."""
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute(statement, values).fetchall()
 
 
 def states(path):
-    """Read the state of each account."""
     found = {account[:2]: account.state for account in accounts(path)}
     assert len(found) == len(accounts(path))
     return found
@@ -92,7 +90,6 @@ class Account(NamedTuple):
 
 
 def accounts(path):
-    """Read every account from the tables, in the order of the input."""
     names = dict(read(path, "SELECT id, text FROM reason"))
     return [
         Account(group, account, state, names.get(reason), seq, user or None, (sender_group, chunk), request)
@@ -136,7 +133,6 @@ def begun(path):
 
 
 def whole(report):
-    """Check that the counts of a report add up, and return them."""
     a = report.accounts
     assert a.total == a.done + a.refused + a.failed + a.unknown + a.skipped + a.duplicate
     return a
@@ -186,7 +182,6 @@ def rows_of(groups, accounts):
 
 
 def script(*steps):
-    """Return what does these steps in turn, and then nothing out of the ordinary."""
     left = deque(steps)
     return lambda _: left.popleft() if left else None
 

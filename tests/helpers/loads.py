@@ -52,7 +52,6 @@ class LoopClock(SystemClock):
 
 
 def run_emulated(backend, work):
-    """Run an async function in emulated time."""
     if backend == "trio":
         trio.run(work, clock=MockClock(autojump_threshold=0))
         return
@@ -79,7 +78,6 @@ class Call:
 
     @property
     def in_time(self):
-        """Whether it was answered before its caller gave up."""
         return self.ended is not None and self.error is None
 
 
@@ -124,7 +122,6 @@ class Platform:
 
 
 def run(calls, platform, limits, *, backend="asyncio", **options):
-    """Let all calls come and end; their results are in them."""
     clients = []
 
     async def work():
@@ -154,12 +151,10 @@ def run(calls, platform, limits, *, backend="asyncio", **options):
 
 
 def in_time(calls):
-    """Return how many calls were answered in time."""
     return sum(each.in_time for each in calls)
 
 
 def unknown(calls):
-    """Return how many calls raised an error of unknown outcome."""
     return sum(isinstance(each.error, RbimError) and each.error.outcome is Outcome.UNKNOWN for each in calls)
 
 
@@ -196,7 +191,6 @@ class _Model:
         self.number = 0
 
     def add(self, call):
-        """Let a call wait."""
         group = getattr(call.operation, "group_id", None)
         counted = [(n, each) for n, each in enumerate(self.limits.rates) if _counts(each, call.operation)]
         self.number += 1
@@ -243,7 +237,6 @@ def _counts(rate, operation):
 
 
 def offered(draw, per_second, seconds, make):
-    """Return calls that come by chance, so many in a second."""
     calls, at = [], 0.0
     while (at := at + draw.expovariate(per_second)) < seconds:
         calls.append(make(at))

@@ -26,7 +26,6 @@ class Limited:
         self.limiter, self.retry_after, self.group = limiter, retry_after, group
 
     def applied(self, op, injection, now):
-        """Return the injection, with 429 unless the limiter allows the request."""
         of_others = self.group is not None and getattr(op, "group_id", None) != self.group
         if of_others or injection.refuse or injection.status or self.limiter.allows(now):
             return injection
@@ -34,7 +33,6 @@ class Limited:
 
 
 def hold(emulator, limits):
-    """Let limits hold for the requests to an emulator, beside its faults."""
     planned, clock = emulator.faults.next_injection, emulator.clock
 
     def next_injection(op):
@@ -53,7 +51,6 @@ class Chance:
         self.share, self.chance = share, random.Random(seed)
 
     def allows(self, _now):
-        """Return whether the request passes."""
         return self.chance.random() >= self.share
 
 
@@ -125,16 +122,13 @@ class PacedJob:
         self._refused = [record.at - began for record in emulator.requests if "status" in record.trouble]
 
     def rate(self, begins, ends, groups=None):
-        """Return the effects in a second between two times, of all groups or of some."""
         times = [self.moments] if groups is None else [self.of_group.get(each, []) for each in groups]
         return sum(_number(each, begins, ends) for each in times) / (ends - begins)
 
     def share(self, begins, ends):
-        """Return which share of what the limit allows took effect between two times."""
         return _number(self.moments, begins, ends) / (self.limit * (ends - begins))
 
     def throttled(self, begins, ends):
-        """Return which share of the requests between two times was one too many."""
         refused = _number(self._refused, begins, ends)
         return refused / max(1, refused + _number(self.moments, begins, ends))
 

@@ -1,11 +1,12 @@
 """``rbim page FILE`` in a process of its own, and its page as a program asks it: with the token behind the ``#``."""
 
-import subprocess
 import sys
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import httpx
+
+from helpers.processes import running
 
 PATIENCE = 30.0  # seconds
 COMMAND = [sys.executable, "-X", "utf8", "-c", "from rbim.cli import main; main()", "page"]
@@ -31,16 +32,10 @@ class PageClient:
 
 @contextmanager
 def showing(path, *flags):
-    """Serve the page of a file; ``popen`` of the client is its process."""
-    pipe = subprocess.PIPE
-    command = [*COMMAND, str(path), *flags]
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, encoding="utf-8") as popen:
-        try:
-            address = popen.stdout.readline().strip()
-            assert address, popen.stderr.read()
-            page = PageClient(address)
-            page.popen = popen
-            with page.client:
-                yield page
-        finally:
-            popen.kill()
+    with running(*COMMAND, path, *flags, patience=10 * PATIENCE) as popen:
+        address = popen.stdout.readline().strip()
+        assert address, popen.stderr.read()
+        page = PageClient(address)
+        page.popen = popen
+        with page.client:
+            yield page

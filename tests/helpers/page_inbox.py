@@ -16,7 +16,6 @@ def accepted(number=1, **fields):
 
 
 async def fill(inbox, errors, quarantined=0, handled=0, waiting=0):
-    """Put events into an inbox: a dead letter with each of the errors, events of another application, and others."""
     for number, _ in enumerate(errors):
         await inbox.accept(accepted(f"dead{number}", to=f"g{number}"))
     async with inbox.backlog() as backlog:

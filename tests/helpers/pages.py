@@ -11,13 +11,13 @@ from pathlib import Path
 from attrs import frozen
 
 from helpers.paths import DOCS, ROOT
+from helpers.processes import CLEAN, PATIENCE, ran
 from helpers.sockets import free_port
 
 FENCE = re.compile(r"^( *)```(\S+)\n(.*?)^\1```$", flags=re.DOTALL | re.MULTILINE)
 ANSWERED = re.compile(r"\d\d:\d\d:\d\d\.\d{3}  ")  # a line of the emulator for a request
 REASON = re.compile(r"<!-- not run: (.+?) -->\s*\Z", flags=re.DOTALL)
 HEADING = re.compile(r"^#+ (.*)$", flags=re.MULTILINE)
-PATIENCE = 60
 
 
 @frozen
@@ -38,7 +38,6 @@ class Block:
 
 
 def blocks_of(page, *languages):
-    """Return a page's blocks, in order; of these languages, or of all."""
     text = (ROOT / page).read_text(encoding="utf-8")
     found = []
     for fence in FENCE.finditer(text):
@@ -49,33 +48,22 @@ def blocks_of(page, *languages):
     return [block for block in found if not languages or block.language in languages]
 
 
-def docs_module(name):
-    """Import a module of the docs folder, which is no package."""
-    sys.path.insert(0, str(DOCS))
+def docs_module(name, folder=DOCS):
+    """Import a module of the docs folder, or of one in it: they are no packages."""
+    sys.path.insert(0, str(folder))
     try:
         return importlib.import_module(name)
     finally:
-        sys.path.remove(str(DOCS))
+        sys.path.remove(str(folder))
 
 
 def run_program(program, where, environment=None):
-    """Run a Python program in an interpreter of its own, where warnings are errors, and return what it prints."""
     command = [sys.executable, "-W", "error", "-X", "utf8", "-c", program]
     return run(command, where, environment)
 
 
 def run(command, where, environment=None):
-    """Run a command that must succeed and complain of nothing; return what it prints."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
-    done = subprocess.run(
-        command,
-        cwd=where,
-        env=clean | {"PYTHONUTF8": "1"} | (environment or {}),
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = ran(*command, cwd=where, env=CLEAN | {"PYTHONUTF8": "1"} | (environment or {}))
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

@@ -23,7 +23,6 @@ class Sliding:
         self.recent = deque()
 
     def allows(self, now):
-        """Return whether a request passes that arrives now."""
         while self.recent and self.recent[0] <= now - 1:
             self.recent.popleft()
         if len(self.recent) >= self.limit(now):
@@ -40,7 +39,6 @@ class Fixed:
         self.second, self.number = -1, 0
 
     def allows(self, now):
-        """Return whether a request passes that arrives now."""
         second = math.floor(now + self.phase)
         if second != self.second:
             self.second, self.number = second, 0
@@ -56,7 +54,6 @@ class TokenBucket:
         self.tokens, self.at = burst, 0.0
 
     def allows(self, now):
-        """Return whether a request passes that arrives now."""
         self.tokens, self.at = min(self.burst, self.tokens + (now - self.at) * self.rate), now
         if self.tokens < 1:
             return False
@@ -69,10 +66,8 @@ class Platform:
     """What happens to a request, decided when it arrives; times are seconds.
 
     ``limit(now)`` requests are accepted in any second, or what ``limiter`` allows, and of a group what its entry in
-    ``groups`` allows. ``noise``: the share of requests that is throttled by chance. With ``servers`` each request takes
-    ``latency`` of one of them, and the others queue. ``sigma``: the spread of log-normal latencies. In an outage (from, to)
-    connections are refused after a millisecond or, with ``timeout``, time out. ``loss``: the share of requests that gets
-    lost.
+    ``groups`` allows. ``noise``: the share of requests that is throttled by chance, ``loss``: that gets lost. In an outage
+    (from, to) connections are refused after a millisecond or, with ``timeout``, time out.
     """
 
     limit: object = None
@@ -80,19 +75,14 @@ class Platform:
     groups: dict[str, Any] = field(default_factory=dict)
     noise: float = 0.0
     latency: float = 0.01
-    sigma: float = 0.0
     retry_after: float | None = None
-    servers: int = 0
     outages: object = ()
     timeout: float | None = None
     loss: float = 0.0
     seed: int = 1
-    busy: list[float] = field(default_factory=list)
 
     def __post_init__(self):
-        """Seed the chance."""
         self.chance = random.Random(self.seed)
-        self.busy = [0.0] * self.servers
         if self.limit is not None:
             self.limiter = Sliding(self.limit)
 
@@ -101,42 +91,33 @@ class Platform:
         for begins, ends in self.outages:
             if begins <= now < ends:
                 return now + (self.timeout or 0.001), LOST, None
-        latency = self.latency * math.exp(self.sigma * self.chance.gauss(0, 1)) if self.sigma else self.latency
         if self.loss and self.chance.random() < self.loss:
-            return now + latency, LOST, None
+            return now + self.latency, LOST, None
         throttled = self.noise and self.chance.random() < self.noise
         for limiter in (self.groups.get(op.group_id), self.limiter):
             throttled = throttled or (limiter is not None and not limiter.allows(now))
         if throttled:
-            return now + latency, THROTTLED, self.retry_after
-        if not self.servers:
-            return now + latency, ANSWERED, None
-        ends = max(now, heapq.heappop(self.busy)) + latency
-        heapq.heappush(self.busy, ends)
-        return ends, ANSWERED, None
+            return now + self.latency, THROTTLED, self.retry_after
+        return now + self.latency, ANSWERED, None
 
 
 @dataclass
 class Record:
-    """What happened: the times of sending, those of each kind of end, and (time, seconds) of each answer."""
+    """What happened: the times of sending, and those of each kind of end."""
 
     sent: list[float] = field(default_factory=list)
     ended: dict[str, list[float]] = field(default_factory=lambda: {ANSWERED: [], THROTTLED: [], LOST: []})
-    latencies: list[tuple[float, float]] = field(default_factory=list)
     concurrency: list[tuple[float, int]] = field(default_factory=list)
     answered_of: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def number(self, kind, begins, ends):
-        """Return how many ended so from ``begins`` until ``ends``."""
         times = self.ended[kind]
         return bisect_left(times, ends) - bisect_left(times, begins)
 
     def rate(self, begins, ends):
-        """Return answers per second."""
         return self.number(ANSWERED, begins, ends) / (ends - begins)
 
     def throttled(self, begins, ends):
-        """Return the share of what was throttled."""
         number = self.number(THROTTLED, begins, ends)
         return number / max(1, number + self.number(ANSWERED, begins, ends))
 
@@ -152,12 +133,9 @@ class Record:
 
 
 def simulate(  # noqa: C901, PLR0912  # a loop over events
-    pace, platform, seconds, *, ops=(INVITE,), timer=0.0
+    pace, platform, seconds, *, ops=(INVITE,)
 ):
-    """Drive the pace as a dispatcher does. Timers ring only at the multiples of ``timer`` seconds.
-
-    The operations take turns; one whose group has to wait lets others go first.
-    """
+    """Drive the pace as a dispatcher does: operations take turns; one whose group has to wait lets others go first."""
     record, order, now, in_flight = Record(), count(), 0.0, 0
     events = []
     turns = deque(ops)
@@ -175,8 +153,6 @@ def simulate(  # noqa: C901, PLR0912  # a loop over events
                 at = min(at, waiting[0][0]) if waiting else at
                 if turns:
                     pace.earliest(turns[0], now)  # as a dispatcher does: it notes that the rate holds it back
-                if timer:
-                    at = max(at, math.ceil(at / timer) * timer)
                 if alarm <= now or at < alarm:
                     alarm = at
                     heapq.heappush(events, (at, next(order), None, 0.0, None, None))
@@ -198,7 +174,6 @@ def simulate(  # noqa: C901, PLR0912  # a loop over events
         record.ended[kind].append(now)
         if kind == ANSWERED:
             pace.answered(op, now, now - begun)
-            record.latencies.append((now, now - begun))
             record.answered_of[op.group_id].append(now)
         elif kind == THROTTLED:
             pace.throttled(op, now, retry_after, now - begun)

@@ -21,9 +21,7 @@ def _found(program):
     return shutil.which(program, path=os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")]))
 
 
-INITDB = _found("initdb")
-"""The program that makes a database, or None if PostgreSQL is not installed."""
-
+INITDB = _found("initdb")  # the program that makes a database, or None if PostgreSQL is not installed
 needs_postgres = pytest.mark.skipif(INITDB is None, reason="PostgreSQL is not installed")
 """The mark of tests that need a server. CI installs one, and they fail there without it (tests/conftest.py)."""
 
@@ -75,13 +73,11 @@ class Server:
             self.process.wait()
 
     def processes(self):
-        """Return the numbers of its processes."""
         found = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=False)
         return [self.process.pid, *map(int, found.stdout.split())]
 
 
 def program(name):
-    """Return the path of one of PostgreSQL's programs."""
     return str(Path(INITDB).with_name(name))
 
 
@@ -95,7 +91,6 @@ def sql(address, *statements):
 
 @contextmanager
 def server(*settings):
-    """Give a Server that runs until the block ends."""
     assert INITDB is not None
     folder = Path(tempfile.mkdtemp(prefix="rbim-pg-"))
     if _user():
@@ -113,6 +108,5 @@ def server(*settings):
 
 @contextmanager
 def postgres():
-    """Give the address of a server, `postgresql://...`, that runs until the block ends."""
     with server() as made:
         yield made.address

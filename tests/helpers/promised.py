@@ -22,14 +22,12 @@ PARTIAL = (
 
 
 def named_tests(document=None):
-    """Return the tests that the table names, each with the reason for which it may be skipped, if there is one."""
     table = tomllib.loads(TABLE.read_text(encoding="utf-8")) if document is None else document
     may_skip = table.get("may_be_skipped", {})
     return {test: may_skip.get(test, "") for promise in table["promise"] for test in promise["tests"]}
 
 
 def name_of(node_id):
-    """Return the id of a test without its parameters."""
     return node_id.partition("[")[0]
 
 
@@ -62,7 +60,6 @@ class Promised:
         self._left_out.update(getattr(node, "workeroutput", {}).get(LEFT_OUT, ()))
 
     def is_whole(self):
-        """Tell whether every test was asked for."""
         asked = self._config.args_source is pytest.Config.ArgsSource.TESTPATHS
         return asked and not any(self._config.getoption(name, default=None) for name in PARTIAL)
 

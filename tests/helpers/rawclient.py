@@ -9,11 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-JSON = "Content-Type: application/json"
-"""The header that commands of the control interface need."""
-
-PATIENCE = 10.0
-"""Seconds after which whatever waits in here gives up."""
+JSON = "Content-Type: application/json"  # the header that commands of the control interface need
+PATIENCE = 10.0  # seconds after which whatever waits in here gives up
 
 
 @dataclass(frozen=True)
@@ -68,16 +65,14 @@ class Raw:
         return int(first.split()[1]), {name.lower(): text for name, text in (line.split(": ", 1) for line in lines)}
 
     async def body(self, length):
-        """Return the next so many bytes, or fewer where the connection ends before."""
         while len(self._buffer) < length and (part := await self.recv()):
             self._buffer += part
         body, self._buffer = self._buffer[:length], self._buffer[length:]
         return body
 
-    async def answer(self, *, bodiless=False):
+    async def answer(self):
         status, headers = await self.head()
-        length = 0 if bodiless else int(headers.get("content-length", 0))
-        return Answer(status, headers, await self.body(length))
+        return Answer(status, headers, await self.body(int(headers.get("content-length", 0))))
 
     async def ask(self, data):
         await self.send(data)
@@ -95,19 +90,16 @@ async def connected(server):
 
 
 async def ask(server, data):
-    """Ask on a connection of its own."""
     async with connected(server) as raw:
         return await raw.ask(data)
 
 
 def http(method, path, body=b"", *headers):
-    """Return the bytes of a request."""
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode("latin-1") + body
 
 
 def signed(emulator, operation, **fields):
-    """Return the bytes of a signed group operation."""
     app_id, token = emulator.credentials.app_id, emulator.credentials.app_token.reveal()
     stamp = (emulator.clock.now() + timedelta(hours=8)).strftime("%Y%m%d%H%M%S")
     sig = hashlib.md5(f"{app_id}{token}{stamp}".encode()).hexdigest().upper()
@@ -122,13 +114,11 @@ def create(emulator):
 
 
 async def turns(count=20):
-    """Let the event loop turn; whatever is ready happens."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 async def arrived(emulator, count=1):
-    """Wait until so many requests have reached the platform."""
     while len(emulator.requests) < count:
         await asyncio.sleep(0)
     await turns(5)

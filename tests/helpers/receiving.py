@@ -20,8 +20,6 @@ async def post(receiver, content, *, credentials=CREDENTIALS, at=None, **changed
 
 
 def results_for(append):
-    """An observer that is given what became of deliveries and events, and not where each begins and ends."""
-
     def observe(observation):
         if not isinstance(observation, (DeliveryStarted, DeliveryEnded, HandlingStarted, HandlingEnded)):
             append(observation)

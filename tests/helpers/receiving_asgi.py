@@ -1,13 +1,13 @@
 """A receiver as an ASGI application: signed bodies, a sink, and a server of messages by hand."""
 
-import json
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from helpers.credentials import APP_ID, CREDENTIALS
+from helpers.credentials import CREDENTIALS
+from helpers.receiving import body
 from rbim.callbacks import Event, sign
 
 LIMIT = 1024 * 1024
@@ -16,12 +16,11 @@ SOON = 0.05  # a budget of real time
 
 
 def content(number="1", **fields):
-    document = {"eventType": "1", "convType": "TEAM", "to": "g1", "fromAccount": f"{APP_ID}#1001", "msgType": "TEXT"}
-    return json.dumps(document | {"body": "你好", "msgId": str(number)} | fields).encode()
+    return body(msgId=str(number), **fields)
 
 
-def signed(body, now=None):
-    return sign(body, credentials=CREDENTIALS, now=now or datetime.now(UTC))
+def signed(content, now=None):
+    return sign(content, credentials=CREDENTIALS, now=now or datetime.now(UTC))
 
 
 class Sink:
@@ -109,10 +108,8 @@ def scope_of(method="POST", path="/", headers=()):
 
 
 async def call(app, *parts, method="POST", path="/", headers=None, then="leave", whole=True, now=None):
-    """Call an application with a signed body in parts; return the peer."""
-    body = b"".join(parts)
     peer = Peer(*parts, then=then, whole=whole)
-    headers = signed(body, now) if headers is None else headers
+    headers = signed(b"".join(parts), now) if headers is None else headers
     await app(scope_of(method, path, headers), peer.receive, peer.send)
     return peer
 

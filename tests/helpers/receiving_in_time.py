@@ -1,15 +1,14 @@
 """Deliveries to receivers with a short budget of real time, and sinks that do what a test wants."""
 
 import asyncio
-import hashlib
-import json
-import time
 from collections import Counter
 
 import anyio
 import pytest
 
-from helpers.credentials import APP_ID, CREDENTIALS, TOKEN
+from helpers.credentials import CREDENTIALS
+from helpers.receiving import body as body_of
+from helpers.receiving_asgi import Sink as Keeping, signed
 from rbim.callbacks import Receiver
 
 GIVES_UP = 5.0  # seconds in which the platform wants its answer
@@ -24,36 +23,20 @@ on_asyncio = pytest.mark.parametrize("anyio_backend", [ASYNCIO, UVLOOP])
 
 
 def content(number, group="g1"):
-    document = {"eventType": "1", "convType": "TEAM", "to": group, "fromAccount": f"{APP_ID}#1001", "msgType": "TEXT"}
-    return json.dumps(document | {"body": str(number), "msgId": f"{group}-{number}"}).encode()
-
-
-def signed(body):
-    """Sign with the standard library."""
-    digest, moment = hashlib.md5(body).hexdigest(), str(time.time_ns() // 1_000_000)
-    checksum = hashlib.md5(f"{APP_ID}{TOKEN}{digest}{moment}".encode()).hexdigest()
-    return {"MD5": digest, "CurTime": moment, "CheckSum": checksum}
+    return body_of(to=group, body=str(number), msgId=f"{group}-{number}")
 
 
 async def post(receiver, body):
     return (await receiver.receive(signed(body), body)).status
 
 
-class Sink:
+class Sink(Keeping):
     """A sink that does what a test wants."""
 
-    durable = False
-    retention = 0.0
-
     def __init__(self, accept):
+        super().__init__()
         self.began = Counter()
         self._accept = accept
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *_):
-        pass
 
     async def accept(self, delivery):
         self.began[delivery.key] += 1

@@ -37,16 +37,16 @@ def served(app, **options):
     assert not thread.is_alive()
 
 
+def variables_of(emulator, url):
+    token = emulator.credentials.app_token.reveal()
+    return {"RBIM_BASE_URL": url, "RBIM_APP_ID": emulator.credentials.app_id, "RBIM_APP_TOKEN": token}
+
+
 @contextmanager
 def platform_of_a_reader():
-    """Give the environment variables of somebody whose platform is the emulator, served over HTTP."""
     emulator = Emulator()
-    with served(emulator.asgi) as base_url:
-        yield {
-            "RBIM_BASE_URL": base_url,
-            "RBIM_APP_ID": emulator.credentials.app_id,
-            "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
-        }
+    with served(emulator.asgi) as url:
+        yield variables_of(emulator, url)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from helpers.paths import PACKAGE
 
 
 def frames_of_rbim(error: BaseException) -> Iterator[FrameType]:
-    """Yield the frames of rbim that an error went through."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
             yield frame

@@ -1,5 +1,7 @@
 """Deliveries that are signed, and sums worked out without rbim."""
 
+import json
+import time
 from datetime import UTC, datetime
 from hashlib import md5
 
@@ -32,6 +34,14 @@ def check(headers, body=BODY, *, now=NOW, by=MINE, **options):
 def own_sum(digest, moment, app_id=APP_ID, token=TOKEN):
     """Return the CheckSum of these texts, worked out here."""
     return md5(f"{app_id}{token}{digest}{moment}".encode()).hexdigest().upper()
+
+
+def by_hand(document):
+    """Return the headers of a delivery that is sent now, by nothing but the standard library, and its body."""
+    body = json.dumps(document, ensure_ascii=False).encode()
+    digest, moment = md5(body).hexdigest().upper(), str(int(time.time() * 1000))
+    headers = {"MD5": digest, "CurTime": moment, "CheckSum": own_sum(digest, moment)}
+    return headers | {"Content-Type": "application/json"}, body
 
 
 def assert_refused(result, reason):

@@ -42,7 +42,6 @@ AGES = 1e6  # seconds that no call lasts
 
 
 def answer(code: str = "000000", *, status: int = 200, retry_after: str | None = None, **fields: object) -> Response:
-    """Make a group operation's answer."""
     headers = {} if retry_after is None else {"retry-after": retry_after}
     return Response(status, headers, json.dumps({"statusCode": code, **fields}).encode())
 
@@ -121,7 +120,6 @@ class Stub:
         return await self.perform(step, timeout)
 
     def then(self, *script: Step) -> None:
-        """Go on with another script."""
         self.script = deque(script)
 
     async def perform(self, step: Step, timeout: float) -> Response:
@@ -138,7 +136,6 @@ class Stub:
 
 
 def client_over(stub: Stub | None, **options: object) -> AsyncClient:
-    """Make a client over a stub and its clock; without jitter unless told otherwise."""
     return AsyncClient(
         **{
             "base_url": BASE_URL,

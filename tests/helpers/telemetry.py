@@ -26,7 +26,6 @@ class Telemetry:
 
     @property
     def ended(self):
-        """All spans that have ended, in the order in which they began."""
         return sorted(self.spans.get_finished_spans(), key=lambda span: span.start_time)
 
     def tree(self):
@@ -42,7 +41,6 @@ class Telemetry:
         return said, [self._branch(each) for each in below]
 
     def collect(self):
-        """Return the metrics by name."""
         collected = self.reader.get_metrics_data()
         if collected is None:
             return {}
@@ -59,7 +57,6 @@ class Telemetry:
         return [(dict(point.attributes), _value(point)) for point in metric.data.data_points]
 
     def text(self):
-        """Return everything that would be exported, as one text."""
         collected = self.reader.get_metrics_data()
         spans = [span.to_json() for span in self.ended]
         return "\n".join([*spans, "" if collected is None else collected.to_json()])

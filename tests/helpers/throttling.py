@@ -50,7 +50,6 @@ class Throttling(Platform):
 
 
 def load(limit, burst, retry_after, offered, *, seconds=20, backend="asyncio", operation=lambda _: CREATE, **platform):
-    """Let calls come at random, ``offered(at)`` in a second; return them and the platform."""
     calls = drawn(offered, seconds, operation)
     done = throttling(limit, burst, retry_after, **platform)
     run(calls, done, Limits(), backend=backend)
@@ -58,7 +57,6 @@ def load(limit, burst, retry_after, offered, *, seconds=20, backend="asyncio", o
 
 
 def drawn(offered, seconds, operation=lambda _: CREATE):
-    """Return calls that come at random, each with ten seconds for its answer."""
     draw, calls, at = random.Random(1), [], 0.0
     while (at := at + draw.expovariate(offered(at))) < seconds:
         calls.append(Call(at, operation(draw), 10.0))

@@ -35,12 +35,10 @@ TRANSPORTS = {
 
 
 def class_of(name):
-    """Return the class of a transport, by the name of its module."""
     return getattr(importlib.import_module(f"rbim.transports.{name}"), TRANSPORTS[name][0])
 
 
 def subject_of(name):
-    """Return a transport as the conformance suite takes it."""
     return Conformance(class_of(name), **TRANSPORTS[name][1])
 
 

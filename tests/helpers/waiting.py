@@ -4,12 +4,10 @@ import anyio
 
 __all__ = ["until"]
 
-STEP = 0.05
-"""Emulated seconds at a time: a disk that is slow must not cost a lease, which is 600 of them."""
+STEP = 0.05  # emulated seconds at a time: a disk that is slow must not cost a lease, which is 600 of them
 
 
 async def until(true, clock=None, *, most=20, step=STEP):
-    """Wait for something that needs no more than a moment; emulated time passes meanwhile, if a clock is given."""
     with anyio.fail_after(most):
         while not true():
             if clock is not None:

@@ -25,7 +25,6 @@ def router_of(handler):
 
 
 async def moment():
-    """Let pass what needs a moment."""
     for _ in range(10):
         await anyio.sleep(0.002)
 

@@ -10,14 +10,12 @@ from helpers.paths import ROOT
 
 
 def python(*arguments, codes=(0,)):
-    """Return what a Python process in the repository's folder prints."""
     ended = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert ended.returncode in codes, ended.stderr
     return ended.stdout
 
 
 def quick(part):
-    """Return the tables of a part, each its rows by name, and its goals, by name."""
     code = (
         f"import json; from benchmarks.results import Options; from benchmarks import {part}; "
         f"print(json.dumps({part}.run(Options(rounds=1, quick=True)).document()))"

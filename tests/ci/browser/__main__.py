@@ -18,7 +18,6 @@ FOLDER = ROOT / "docs" / "pictures"
 
 
 async def take(names):
-    """Take these pictures, those of one page at once."""
     async with chromium.launched() as browser:
         for take_them in dict.fromkeys(PICTURES[name] for name in names):
             async for path in take_them(browser, FOLDER, [name for name in names if PICTURES[name] is take_them]):

@@ -1,6 +1,5 @@
 """A browser for all tests of pages, and windows in it: at any width, in both themes, in both languages."""
 
-import sys
 from contextlib import AsyncExitStack
 
 import pytest
@@ -65,14 +64,3 @@ def emulator():
 @pytest.fixture
 async def server(emulator, served):
     return await served(emulator)
-
-
-@pytest.fixture
-def told(capsys):
-    """A function that prints a line, whether the test fails or not."""
-
-    def tell(text):
-        with capsys.disabled():
-            sys.stdout.write(f"\n{text}\n")
-
-    return tell

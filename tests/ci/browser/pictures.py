@@ -10,7 +10,6 @@ from io import BytesIO
 from random import Random
 
 import anyio
-from attrs import frozen
 from PIL import Image
 
 from helpers.rawclient import connected, signed
@@ -25,24 +24,14 @@ HEIGHT = 800
 NAMES = ["产品公告", "客户交流", "内部测试", "新品发布", "售后支持", "华东区销售", "合作伙伴", "周末值班"]
 
 
-@frozen
-class Shot:
-    """One picture: its width, its theme, its language, and the view that is open."""
-
-    width: int = chromium.WIDE
-    theme: str = "light"
-    language: str = "en-US"
-    view: str = "requests"
-
-
-async def emulator_pages(browser, folder, names):
-    """Take pictures of the emulator's page with traffic: all windows at once, then one file for each."""
+async def emulator_page(browser, folder, names):
+    """Take the picture of the emulator's page with traffic."""
     random = Random(7)  # the same traffic each time
     emulator = Emulator(seed=7)
     emulator.never_logged_in("1009")
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(serve(emulator))
-        pages = {name: await window(stack, browser, server.url, EMULATOR[name]) for name in names}
+        page = await window(stack, browser, server.url)
         raw = await stack.enter_async_context(connected(server))
         groups = await made(emulator, raw)
         emulator.faults.add(
@@ -54,23 +43,17 @@ async def emulator_pages(browser, folder, names):
             rate = 18 + 14 * math.sin(second / 9) + 22 * math.exp(-(((second - 80) / 7) ** 2)) + random.uniform(-3, 3)
             for _ in range(max(1, round(rate))):
                 await raw.ask(a_request(emulator, random, groups))
-            await pass_a_second(pages.values(), emulator)
-        for page in pages.values():
-            await anyio.sleep(SETTLED)
-            await page.clock.run_for(10)
-        for name, page in pages.items():
-            path = folder / f"{name}.png"
-            path.write_bytes(small(await page.screenshot()))
-            yield path
+            await pass_a_second(page, emulator)
+        await anyio.sleep(SETTLED)
+        await page.clock.run_for(10)
+        path = folder / f"{names[0]}.png"
+        path.write_bytes(small(await page.screenshot()))
+        yield path
 
 
-async def window(stack, browser, url, shot):
-    """Open the page with a clock that the caller moves."""
+async def window(stack, browser, url):
     context = await browser.new_context(
-        viewport={"width": shot.width, "height": HEIGHT},
-        color_scheme=shot.theme,
-        locale=shot.language,
-        reduced_motion="reduce",
+        viewport={"width": chromium.WIDE, "height": HEIGHT}, color_scheme="light", locale="en-US", reduced_motion="reduce"
     )
     stack.push_async_callback(context.close)
     page = await context.new_page()
@@ -80,15 +63,14 @@ async def window(stack, browser, url, shot):
     return page
 
 
-async def pass_a_second(pages, emulator):
-    """Let a second of each page's time pass, with two questions, and wait until it has all requests."""
-    for page in pages:
-        for _ in range(2):
-            async with page.expect_response(lambda answer: "/live/" in answer.url):
-                await page.clock.run_for(500)
-            await anyio.sleep(0.02)
-        while (await page.locator("#total").inner_text()).replace(",", "") != str(emulator.requests.count):
-            await anyio.sleep(0.02)
+async def pass_a_second(page, emulator):
+    """Let a second of the page's time pass, with two questions, and wait until it has all requests."""
+    for _ in range(2):
+        async with page.expect_response(lambda answer: "/live/" in answer.url):
+            await page.clock.run_for(500)
+        await anyio.sleep(0.02)
+    while (await page.locator("#total").inner_text()).replace(",", "") != str(emulator.requests.count):
+        await anyio.sleep(0.02)
 
 
 async def made(emulator, raw):
@@ -108,7 +90,6 @@ async def made(emulator, raw):
 
 
 def a_request(emulator, random, groups):
-    """Return the bytes of the next request of a service."""
     group_id, account = random.choice(groups), str(random.randint(1001, 1090))
     kind = random.random()
     if kind < 0.45:
@@ -130,8 +111,5 @@ def small(png):
     return buffer.getvalue()
 
 
-EMULATOR = {
-    "emulator-page-light": Shot(),
-}
-PICTURES = dict.fromkeys(EMULATOR, emulator_pages)
+PICTURES = {"emulator-page-light": emulator_page}
 """The function that takes each picture, by the name of its file without ``.png``."""

@@ -22,7 +22,7 @@ from rbim.emulator import Emulator
 from rbim.emulator.faults import Code, Fault, Latency, Throttle
 from rbim.emulator.server.server import serve
 
-from .pictures import HEIGHT, SETTLED, Shot, small
+from .pictures import HEIGHT, SETTLED, small
 
 ROWS, GROUPS = 24_000, 12
 SECONDS = 14  # from the start of the job until its pictures
@@ -59,7 +59,6 @@ async def job_pages(browser, folder, names):
 
 
 async def inbox_pages(browser, folder, names):
-    """Take pictures of the page of an inbox."""
     with TemporaryDirectory() as temporary:
         inbox = Path(temporary, "events.db")
         await filled(inbox, *ERRORS, quarantined=1, handled=400, waiting=12)
@@ -68,17 +67,15 @@ async def inbox_pages(browser, folder, names):
 
 
 async def shots(browser, folder, known, names, file):
-    """Open a window on the page of a file for each picture, and take all of them."""
     async with AsyncExitStack() as stack:
         showed = showing(file)
         page = await anyio.to_thread.run_sync(showed.__enter__)
         stack.push_async_callback(partial(anyio.to_thread.run_sync, showed.__exit__, None, None, None))
         for name in names:
-            shot = known[name]
-            look = {"width": shot.width, "height": HEIGHT, "theme": shot.theme, "language": shot.language}
-            async with chromium.opened(browser, page.address, **look) as window:
+            view, look = known[name]
+            async with chromium.opened(browser, page.address, height=HEIGHT, **look) as window:
                 await anyio.sleep(4 * SETTLED)
-                await window.show(shot.view)
+                await window.show(view)
                 await anyio.sleep(4 * SETTLED)
                 path = folder / f"{name}.png"
                 path.write_bytes(small(await window.screenshot()))
@@ -86,7 +83,7 @@ async def shots(browser, folder, known, names, file):
 
 
 CHINESE = {"width": chromium.NARROW, "language": "zh-CN", "theme": "dark"}
-JOB = {"job-page-light": Shot(view="overview"), "job-page-narrow-dark": Shot(view="accounts", **CHINESE)}
-INBOX = {"inbox-page-light": Shot(view="events")}
+JOB = {"job-page-light": ("overview", {}), "job-page-narrow-dark": ("accounts", CHINESE)}
+INBOX = {"inbox-page-light": ("events", {})}
 PICTURES = dict.fromkeys(JOB, job_pages) | dict.fromkeys(INBOX, inbox_pages)
 """The function that takes each picture, by the name of its file without ``.png``."""

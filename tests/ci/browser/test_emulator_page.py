@@ -8,6 +8,7 @@ import pytest
 
 from helpers.pages import blocks_of
 from helpers.rawclient import connected, signed
+from helpers.serving import variables_of
 from helpers_ci.recipes import serving
 from rbim.emulator import Emulator
 from rbim.emulator.clock import EmulatedClock
@@ -19,7 +20,6 @@ expect = playwright.expect
 
 
 async def create(emulator, server, name="产品公告", **fields):
-    """Create a group over HTTP and return its id."""
     async with connected(server) as raw:
         return (await raw.ask(signed(emulator, "CreateGroup", name=name, type="2", **fields))).document["groupId"]
 
@@ -30,7 +30,6 @@ async def invite(emulator, server, group_id, *members, confirm="0"):
 
 
 async def until(true):
-    """Wait until something is true of the emulator."""
     async with asyncio.timeout(10):
         while not true():
             await asyncio.sleep(0.01)
@@ -38,9 +37,6 @@ async def until(true):
 
 def rows(panel):
     return panel.locator("tbody tr")
-
-
-# Requests.
 
 
 async def test_requests_appear_as_they_come_with_operation_account_outcome_and_latency(emulator, server, opened):
@@ -105,9 +101,6 @@ async def test_times_are_those_of_an_emulator_that_came_between_two_questions(se
     await window.unroute_all(behavior="wait")
 
 
-# Groups, tasks, accounts.
-
-
 async def test_invitations_and_requests_to_join_are_decided(emulator, server, opened):
     group_id = await create(emulator, server, permission="1")
     await invite(emulator, server, group_id, "1001", "1002")
@@ -124,9 +117,6 @@ async def test_invitations_and_requests_to_join_are_decided(emulator, server, op
         await expect(window.button(name)).to_have_count(0)
     assert list(group.members) == ["admin", "1001", "1003"]
     assert (list(group.invited), list(group.applied)) == ([], [])
-
-
-# Message copies.
 
 
 async def test_messages_are_said_pushed_and_notified_and_their_deliveries_shown_and_repeated(emulator, server, opened):
@@ -177,12 +167,7 @@ async def test_an_application_receives_what_is_said_and_its_answer_is_shown(emul
     """The cookbook's application, which invites who says 加入 to a person; everything else is done on the page."""
     title = "How do I make calls and receive callbacks in one FastAPI application?"
     (recipe,) = [block.text for block in blocks_of("docs/cookbook.md", "python") if block.title == title]
-    variables = {
-        "RBIM_BASE_URL": server.url,
-        "RBIM_APP_ID": emulator.credentials.app_id,
-        "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
-        "VIP_GROUP": await create(emulator, server, "VIP"),
-    }
+    variables = variables_of(emulator, server.url) | {"VIP_GROUP": await create(emulator, server, "VIP")}
     with serving(recipe, tmp_path, variables) as (port, out):
         window = await opened(server.url)
         panel = await window.show("copies")
@@ -199,9 +184,6 @@ async def test_an_application_receives_what_is_said_and_its_answer_is_shown(emul
         for text in ("InviteJoinGroup", "1001", "done"):
             await expect(request).to_contain_text(text)
         await expect(rows(await window.show("groups"))).to_contain_text("2 / ")
-
-
-# Faults and outages.
 
 
 async def test_a_fault_is_armed_for_an_operation_counted_and_removed(emulator, server, opened):
@@ -254,9 +236,6 @@ async def test_during_an_outage_the_control_port_has_the_page_and_ends_it(server
     await expect(window.locator(".banner")).to_be_hidden()
 
 
-# Clock and state.
-
-
 async def test_the_state_is_downloaded_and_loaded_again(emulator, server, opened, tmp_path):
     await create(emulator, server, "kept")
     window = await opened(server.url)
@@ -278,6 +257,3 @@ async def test_the_state_is_downloaded_and_loaded_again(emulator, server, opened
     await (await choosing.value).set_files(file)
     await expect(window.get_by_role("alert").get_by_text("the body is not JSON")).to_be_visible()
     window.allow("400")
-
-
-# Each button.

@@ -22,7 +22,6 @@ async def failing(_headers, _body):
 
 
 async def filled(emulator, server):
-    """Give every view something to show."""
     emulator.never_logged_in("1009")
     emulator.copy_to(failing)
     async with connected(server) as raw:

@@ -85,7 +85,6 @@ def job(platform):
 
 
 async def settled(window):
-    """Wait until the page shows that only the last two accounts wait."""
     await expect(window.locator("[data-state=waiting] output")).to_have_text("2", timeout=20_000)
 
 

@@ -4,11 +4,11 @@ import importlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-from helpers.callback_process import CLEAN, COMMAND, PATIENCE, event, serving
+from helpers.callback_process import COMMAND, event, serving
+from helpers.processes import CLEAN, PATIENCE, running, wait_until
 from rbim.cli.context import telemetry
 from rbim.otel import OtelObserver
 
@@ -40,7 +40,6 @@ metrics.set_meter_provider(MeterProvider([reader]))
 """
 """The ``sitecustomize`` of a process: it does what ``opentelemetry-instrument`` does before the command begins."""
 
-
 HANDLERS = """
 from rbim.callbacks import Event, Router
 
@@ -51,13 +50,6 @@ router = Router()
 async def handle(event: Event) -> None:
     pass
 """
-
-
-def wait_until(true):
-    end = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 class Told:
@@ -79,7 +71,6 @@ class Told:
         return {words[0] for words in self.lines(who) if len(words) == 1}
 
     def spans(self, who):
-        """Return the trace id of each span, by its kind and name."""
         return {" ".join(words[:-1]): words[-1] for words in self.lines(who) if len(words) > 1}
 
 
@@ -102,16 +93,13 @@ def test_receivers_and_workers_of_callbacks_report_what_they_do(told, tmp_path):
     environment = CLEAN | told.environment("work")
     with (
         serving(inbox, **told.environment("serve")) as receiver,
-        subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment, cwd=tmp_path) as worker,
+        running(*command, stderr=subprocess.DEVNULL, env=environment, cwd=tmp_path) as worker,
     ):
-        try:
-            assert receiver.post(event())[0] == 200
-            wait_until(lambda: "CONSUMER process Text" in told.spans("work"))
-            wait_until(lambda: {"rbim.receiver.deliveries", "rbim.receiver.overflow"} <= told.names("serve"))
-            wait_until(lambda: "rbim.worker.handling.duration" in told.names("work"))
-            assert receiver.stop()[0] == 0
-            worker.send_signal(signal.SIGTERM)
-            assert worker.wait(PATIENCE) == 0
-        finally:
-            worker.kill()
+        assert receiver.post(event())[0] == 200
+        wait_until(lambda: "CONSUMER process Text" in told.spans("work"))
+        wait_until(lambda: {"rbim.receiver.deliveries", "rbim.receiver.overflow"} <= told.names("serve"))
+        wait_until(lambda: "rbim.worker.handling.duration" in told.names("work"))
+        assert receiver.stop()[0] == 0
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(PATIENCE) == 0
     assert "INTERNAL rbim delivery" in told.spans("serve")

@@ -1,23 +1,21 @@
 """What a command of a new process imports, and what it says where a package is missing or broken."""
 
 import os
-import subprocess
 import sys
 
 import pytest
 
 from helpers.job_commands import CREDENTIALS, made_group
+from helpers.processes import ran
 from helpers.serving import served
 from rbim.cli import Exit
 from rbim.emulator import Emulator
 
-PATIENCE = 60
 HEAVY = {"httpx", "anyio", "asyncio", "sqlite3", "cattrs", "cyclopts", "rich", "ssl", "uvicorn", "tomllib", "platformdirs"}
 
 
 @pytest.fixture
 def group(bare_environment):
-    """A group of a platform that the environment names."""
     emulator = Emulator(credentials=CREDENTIALS)
     with served(emulator.asgi) as url:
         for name, value in {"BASE_URL": url, "APP_ID": "app", "APP_TOKEN": "the-token", "USER_NAME": "admin"}.items():
@@ -25,32 +23,20 @@ def group(bare_environment):
         yield made_group(emulator)
 
 
-def in_fresh_interpreter(code, *, env=None):
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, timeout=PATIENCE, check=False, encoding="utf-8", env=env
-    )
-
-
 @pytest.mark.parametrize("module", ["cyclopts", "rich"])
 def test_a_missing_extra_is_one_line_that_names_the_pip_command(module):
     code = f"import sys; sys.modules[{module!r}] = None; from rbim.cli import main; main(['operations'])"
-
-    done = in_fresh_interpreter(code)
-
+    done = ran(sys.executable, "-c", code)
     assert (done.returncode, done.stdout) == (Exit.USAGE, "")
     assert done.stderr == (f'rbim: this command needs {module}; install it with: python -m pip install "rbim[cli]"\n')
 
 
 @pytest.fixture
 def imported_by(tmp_path):
-    """Run a command of a new process, in an empty folder; return its exit code and the modules that it imported."""
-
-    def call(*tokens, **variables):
+    def call(*tokens):
         code = f"import sys; from rbim.cli import run; code = run({list(tokens)!r}); print(*sys.modules); sys.exit(code)"
-        done = in_fresh_interpreter(
-            f"import os; os.chdir({str(tmp_path)!r}); {code}",
-            env=os.environ | {"RBIM_TRANSPORT": "asyncio", "XDG_CONFIG_HOME": str(tmp_path / "config"), **variables},
-        )
+        own = {"RBIM_TRANSPORT": "asyncio", "XDG_CONFIG_HOME": str(tmp_path / "config")}
+        done = ran(sys.executable, "-c", code, cwd=tmp_path, env=os.environ | own)
         assert done.stdout, done.stderr
         return done.returncode, set(done.stdout.splitlines()[-1].split())
 
@@ -58,26 +44,10 @@ def imported_by(tmp_path):
 
 
 HTTP = {"aiohttp", "httpcore", "httpx", "httpx2", "trio", "uvicorn"}
-
-
 DRAWING = {"cyclopts.help", "rich.console", "rich.progress_bar", "rich.table", "rich.text"}
-
-
 OF_FILES = {"platformdirs", "tomllib"} if sys.platform == "linux" else {"tomllib"}
-
-
-NOT_FOR_AN_OPERATION = {
-    "anyio",
-    "sniffio",
-    "sqlite3",
-    "zoneinfo",
-    "rbim.bulk",
-    "rbim.cli.jobs",
-    "rbim.client.observers",
-    "rbim.observers",
-}
-
-
+NOT_FOR_AN_OPERATION = {"anyio", "sniffio", "sqlite3", "zoneinfo"}
+NOT_FOR_AN_OPERATION |= {"rbim.bulk", "rbim.cli.jobs", "rbim.client.observers", "rbim.observers"}
 NOT_FOR_A_JOB = {"matplotlib", "zoneinfo", "rbim.cli.operations", "rbim.operations.call_tasks"}
 
 

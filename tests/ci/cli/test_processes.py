@@ -6,44 +6,22 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from helpers.processes import CLEAN, PATIENCE, ran, running
 from rbim.cli import run
 from rbim.cli.exit_codes import Exit
 
-PATIENCE = 60
 COMMAND = [sys.executable, "-c", "from rbim.cli import main; main()"]
-CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
-
-
-@contextmanager
-def process(*tokens, env, patience=PATIENCE, **options):
-    """Give a process of rbim, and end it, at the latest after ``patience`` seconds."""
-    with subprocess.Popen(
-        [*COMMAND, *map(str, tokens)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=CLEAN | {"PYTHONUTF8": "1"} | env,
-        encoding="utf-8",
-        **options,
-    ) as popen:
-        watchdog = threading.Timer(patience, popen.kill)
-        watchdog.start()
-        try:
-            yield popen
-        finally:
-            watchdog.cancel()
-            popen.kill()
 
 
 @pytest.fixture(scope="module")
 def environment():
     """The variables that an emulator as a process of its own prints for a shell."""
-    with process("emulator", "--port", "0", env={}, patience=20 * PATIENCE) as popen:  # as long as all tests here
+    command = [*COMMAND, "emulator", "--port", "0"]
+    with running(*command, env=CLEAN | {"PYTHONUTF8": "1"}, patience=20 * PATIENCE) as popen:  # as long as all tests here
         url = popen.stdout.readline().strip()
         lines = [popen.stdout.readline() for _ in range(5)]
         told = dict(re.findall(r"^export (\w+)=(\S+)$", "".join(lines), re.MULTILINE))
@@ -55,7 +33,6 @@ def environment():
 
 @pytest.fixture(autouse=True)
 def reader(environment, tmp_path, bare_environment):
-    """Somebody in a directory of their own, whose platform is the emulator."""
     for name, value in environment.items():
         bare_environment.setenv(name, value)
     bare_environment.chdir(tmp_path)
@@ -63,8 +40,6 @@ def reader(environment, tmp_path, bare_environment):
 
 @pytest.fixture
 def document(capsys):
-    """Run a command in this process that must succeed with ``--json``; return what it prints."""
-
     def call(*tokens):
         assert run([*map(str, tokens), "--json"]) == Exit.DONE
         return json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -93,9 +68,7 @@ def test_the_question_is_asked_at_a_real_terminal(environment, group, document):
 @pytest.mark.parametrize("tokens", [["--help"], ["operations", "--json"]])
 def test_an_output_that_cannot_be_written_is_a_line(tokens):
     with Path("/dev/full").open("w", encoding="utf-8") as full:
-        done = subprocess.run(
-            [*COMMAND, *tokens], stdout=full, stderr=subprocess.PIPE, env=CLEAN, timeout=PATIENCE, check=False, text=True
-        )
+        done = ran(*COMMAND, *tokens, capture_output=False, stdout=full, stderr=subprocess.PIPE, env=CLEAN)
     assert (done.returncode, len(done.stderr.splitlines())) == (Exit.READER_LEFT, 1)
     assert "cannot write the output: No space left on device" in done.stderr
 
@@ -105,18 +78,16 @@ def test_who_closes_the_pipe_gets_a_code_of_its_own(tokens):
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        done = subprocess.run(
-            [*COMMAND, *tokens], stdout=writing, stderr=subprocess.PIPE, env=CLEAN, timeout=PATIENCE, check=False
-        )
+        done = ran(*COMMAND, *tokens, capture_output=False, stdout=writing, stderr=subprocess.PIPE, env=CLEAN)
     finally:
         os.close(writing)
-    assert (done.returncode, done.stderr) == (Exit.READER_LEFT, b"")
+    assert (done.returncode, done.stderr) == (Exit.READER_LEFT, "")
 
 
 def test_json_is_valid_on_any_output(group, monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     command = [*COMMAND, "groups", "detail", group, "--json"]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=PATIENCE, check=False)
+    done = ran(*command)
     assert done.returncode == Exit.DONE
     assert done.stdout.isascii()
     assert json.loads(done.stdout)["name"] == "产品公告"

@@ -2,17 +2,16 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 
 from helpers.dialects import FIELDS, other
+from helpers.processes import ran
 from rbim import Dialect
 from rbim.choices import spelled
 from rbim.config import KEYS, VARIABLES
 
-PATIENCE = 60
 FLAGS = {"base_url": "--base-url", "transport": "--transport"}
 VALUES = {
     "base_url": "http://platform.example:8883",
@@ -30,19 +29,11 @@ MANY = Dialect(**{name: other(name) for name in FIELDS})
 
 @pytest.fixture
 def shown(tmp_path):
-    """Return what ``rbim config show --json`` shows in a process, in a folder, by key."""
     clean = {name: text for name, text in os.environ.items() if not name.startswith(("RBIM_", "XDG_"))}
 
     def show(*flags, folder=tmp_path, **variables):
-        done = subprocess.run(
-            [sys.executable, "-m", "rbim", "config", "show", "--json", *flags],
-            cwd=folder,
-            env=clean | {"HOME": str(tmp_path / "home"), **variables},
-            capture_output=True,
-            encoding="utf-8",
-            timeout=PATIENCE,
-            check=True,
-        )
+        own = clean | {"HOME": str(tmp_path / "home"), **variables}
+        done = ran(sys.executable, "-m", "rbim", "config", "show", "--json", *flags, cwd=folder, env=own, check=True)
         return {key: (row["value"], row["source"]) for key, row in json.loads(done.stdout)["values"].items()}
 
     return show

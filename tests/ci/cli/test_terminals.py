@@ -1,14 +1,13 @@
 """Output at a real terminal: lines that fit it and break at blanks, no colours where none are wanted, no codes in a pipe."""
 
-import os
 import re
-import subprocess
 import sys
 
 import pytest
 from rich.cells import cell_len
 
-from helpers.serving import served
+from helpers.processes import CLEAN, ran
+from helpers.serving import served, variables_of
 from helpers.sockets import free_port
 from helpers_ci.terminal import ANSI, Terminal
 from rbim.emulator import Emulator
@@ -27,13 +26,11 @@ def variables(tmp_path_factory):
         "群组,账号,姓名,部门,备注\ng1,1001,张三,华东大区销售部,二零二六年新客户\n".encode("gbk")
     )
     with served(emulator.asgi) as url:
-        own = {name: value for name, value in os.environ.items() if not name.startswith(("RBIM_", "NO_COLOR", "COLUMNS"))}
-        credentials = {"RBIM_APP_ID": emulator.credentials.app_id, "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal()}
-        yield own | credentials | {"RBIM_BASE_URL": url, "HOME": str(folder), "no_proxy": "*", "TERM": "xterm-256color"}
+        own = {name: value for name, value in CLEAN.items() if not name.startswith(("NO_COLOR", "COLUMNS"))}
+        yield own | variables_of(emulator, url) | {"HOME": str(folder), "no_proxy": "*", "TERM": "xterm-256color"}
 
 
 def at_terminal(words, columns, variables):
-    """Return what a command writes to a terminal of a width."""
     with Terminal(*words, env=variables, columns=columns, cwd=variables["HOME"]) as shown:
         shown.end()
     return shown.raw
@@ -64,7 +61,6 @@ def test_colours_are_for_terminals_that_want_them(variables):
     assert COLOURS.search(at_terminal(["doctor"], 80, variables))
     assert not COLOURS.search(at_terminal(["doctor"], 80, variables | {"NO_COLOR": "1"}))
     assert not ANSI.search(at_terminal(["doctor"], 80, variables | {"TERM": "dumb"}))
-    command = [sys.executable, "-m", "rbim", "doctor"]
-    piped = subprocess.run(command, env=variables, capture_output=True, timeout=60, check=False, cwd=variables["HOME"])
-    assert b"\x1b" not in piped.stdout + piped.stderr
-    assert piped.stderr == b""
+    piped = ran(sys.executable, "-m", "rbim", "doctor", env=variables, cwd=variables["HOME"])
+    assert "\x1b" not in piped.stdout
+    assert piped.stderr == ""

@@ -26,18 +26,15 @@ listed as refused by the answer to a resend is unknown as well. One group does n
 but is unknown where an earlier sending of it may have had its effect.
 """
 
-import asyncio
 import csv
 import io
 import json
-import os
 import random
 import shutil
 import sqlite3
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections import Counter, defaultdict
 from contextlib import closing, contextmanager, suppress
@@ -47,11 +44,11 @@ from itertools import pairwise
 import pytest
 
 from helpers import jobs as tables
-from helpers.credentials import APP_ID, TOKEN
+from helpers.credentials import CREDENTIALS
 from helpers.paths import TESTS
-from rbim import Credentials
+from helpers.processes import CLEAN, wait_until
+from helpers.serving import emulator_served, variables_of
 from rbim.emulator import Emulator, Rules
-from rbim.emulator.server.server import serve
 
 JOB = TESTS / "ci" / "helpers_ci" / "bulkjob.py"
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -76,13 +73,6 @@ DONE, REFUSED, FAILED, UNKNOWN = 1, 2, 3, 4  # states of accounts
 ANSWERED_ROW, REFUSED_ROW, UNKNOWN_ROW = 1, 2, 4  # outcomes of requests
 
 
-def wait_until(true):
-    until = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < until, "nothing happens"
-        threading.Event().wait(0.005)
-
-
 class Input:
     """Rows as CSV, and what they are to become: accounts by group in order, those who cannot be invited, and counts."""
 
@@ -93,9 +83,7 @@ class Input:
         self.never = {account for _, account in chance.sample(pairs, len(pairs) // 50)}
         rows = [[group, account, chance.choice(["", "", "clerk"])] for group, account in pairs]
         chance.shuffle(rows)
-        again = [
-            [group, account, chance.choice(["", "clerk"])] for group, account, _ in chance.sample(rows, len(rows) // 100)
-        ]
+        again = [[*pair, chance.choice(["", "clerk"])] for *pair, _ in chance.sample(rows, len(rows) // 100)]
         wrong = [[chance.choice(self.groups), "", ""] for _ in range(len(rows) // 200)]
         for row in again + wrong:
             rows.insert(chance.randrange(len(rows) + 1), row)
@@ -112,7 +100,6 @@ class Input:
         return {(group, account) for group, accounts in self.accounts.items() for account in accounts}
 
     def state(self):
-        """Return the emulator's state before the job, as its control interface takes it."""
         created = "2026-01-02T03:04:05+00:00"
         told = {"name": "n", "type": "4", "permission": "0", "target": "1", "declared": "", "group_domain": None}
         groups = [{"group_id": group, "created": created, "members": {OWNER: "0"}, **told} for group in self.groups]
@@ -121,28 +108,10 @@ class Input:
 
 @contextmanager
 def emulating(seed):
-    """Serve an emulator that names those who are in the group already, in a thread of its own; give its URL, and it."""
-    credentials = Credentials(app_id=APP_ID, app_token=TOKEN)
-    begun, over, given = threading.Event(), [], []
-
-    async def server():
-        stop = asyncio.Event()
-        over.extend((asyncio.get_running_loop(), stop))
-        emulator = Emulator(credentials=credentials, rules=Rules(invited_member_fails=True), seed=seed)
-        async with serve(emulator) as served:
-            given.extend((served.url, emulator))
-            begun.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=asyncio.run, args=(server(),), daemon=True)
-    thread.start()
-    assert begun.wait(PATIENCE)
-    try:
-        yield given
-    finally:
-        loop, stop = over
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(PATIENCE)
+    """Serve an emulator that names those who are in the group already; give its URL, and it."""
+    emulator = Emulator(credentials=CREDENTIALS, rules=Rules(invited_member_fails=True), seed=seed)
+    with emulator_served(emulator) as server:
+        yield server.url, emulator
 
 
 def control(url, method, path, document=None):
@@ -156,7 +125,7 @@ def control(url, method, path, document=None):
 class Jobs:
     """Processes of one job, one after the other; the input comes from a file or through a pipe, in pieces."""
 
-    def __init__(self, folder, given, url, *, pipe, backend):
+    def __init__(self, folder, given, variables, *, pipe, backend):
         self.journal = folder / "job.journal"
         self.given = given
         self.copies = folder / "killed"
@@ -165,8 +134,7 @@ class Jobs:
         self.backend = backend
         self.input = "-" if pipe else str(folder / "input.csv")
         (folder / "input.csv").write_bytes(given.content)
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
-        self.environment |= {"RBIM_BASE_URL": url, "RBIM_APP_ID": APP_ID, "RBIM_APP_TOKEN": TOKEN, "no_proxy": "*"}
+        self.environment = CLEAN | variables | {"no_proxy": "*"}
         self.loaded = False
         self.while_loading = 0
         self.kills = 0
@@ -174,7 +142,6 @@ class Jobs:
         self.process = None
 
     def start(self):
-        """Start the next process; return once it begins."""
         told = ["resume", self.journal] if self.loaded else ["begin", self.journal, self.input, "--chunk", str(CHUNK)]
         feeds = self.pipe and not self.loaded
         self.process = process = subprocess.Popen(
@@ -223,13 +190,11 @@ class Jobs:
         self.while_loading += not loaded
 
     def finish(self):
-        """Let it come to its end, and return what it says."""
         said = self.process.stdout.read()
         assert self.process.wait(PATIENCE) == 0
         return json.loads(said)
 
     def end(self):
-        """See that nothing of a process is left."""
         self.process.kill()
         self.process.wait()
         self.process.stdout.close()
@@ -300,7 +265,6 @@ def said_by(arrival):
 
 
 def check_rows(recorded, kills):
-    """See that each row says what arrived of it."""
     for rows in recorded.rows.values():
         for place, row in enumerate(rows):
             assert len(row.arrivals) <= 1
@@ -351,13 +315,12 @@ def check_accounts(recorded, given, state, arrivals):
 
 
 def kill_again_and_again(folder, *, pipe, backend, groups, rounds):
-    """Return what is to be said of it, once everything was found in order."""
     chance = random.Random(f"{rounds}{pipe}")
     given = Input(groups, chance)
     with emulating(rounds) as (url, emulator):
         control(url, "PUT", "state", given.state())
         control(url, "PUT", "faults", FAULTS)
-        jobs = Jobs(folder, given, url, pipe=pipe, backend=backend)
+        jobs = Jobs(folder, given, variables_of(emulator, url), pipe=pipe, backend=backend)
         try:
             for number in range(rounds):
                 moment = ("pipe" if pipe else "file") if number < rounds // 3 and not jobs.loaded else "sending"
@@ -365,7 +328,7 @@ def kill_again_and_again(folder, *, pipe, backend, groups, rounds):
                 jobs.start()
                 waits = moment == "sending" and chance.random() < 0.8
                 if waits or number == rounds - 1:  # at least one kill must meet a run, however slowly processes start
-                    wait_until(lambda before=before: len(emulator.requests) > before)
+                    wait_until(lambda before=before: len(emulator.requests) > before, PATIENCE, 0.005)
                 threading.Event().wait(chance.random() * AT_MOST[moment])
                 jobs.kill()
             jobs.start()

@@ -7,20 +7,19 @@ request is refused as a whole and split. The expectation comes from the input.
 """
 
 import csv
-import os
 import random
 import signal
-import subprocess
 import sys
 
 import pytest
-from crash.test_bulk import APP_ID, DONE, FAILED, REFUSED, TOKEN, UNKNOWN, control, emulating
+from crash.test_bulk import DONE, FAILED, REFUSED, UNKNOWN, control, emulating
 
 from helpers import jobs as tables
 from helpers.paths import TESTS
+from helpers.processes import CLEAN, ran
+from helpers.serving import variables_of
 
 PROGRAM = TESTS / "ci" / "helpers_ci" / "killed_at.py"
-PATIENCE = 60
 CHUNK, CONCURRENCY = 10, 3
 GROUPS = [f"g8{number:013d}" for number in range(3)]
 CLOSED = "g80000000000404"
@@ -43,15 +42,13 @@ MOMENTS = [
 
 
 class Job:
-    """The commands of one job. The first process that comes to the moment dies there, from the given command on."""
+    """The commands of one job. The first process that comes to the moment dies there."""
 
-    def __init__(self, folder, url, moment):
+    def __init__(self, folder, variables, moment):
         self.file = folder / "rows.csv"
         self.journal = folder / "rows.csv.invite.journal"
         self.moment = moment
-        self.commands = 0
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
-        self.environment |= {"RBIM_BASE_URL": url, "RBIM_APP_ID": APP_ID, "RBIM_APP_TOKEN": TOKEN, "no_proxy": "*"}
+        self.environment = CLEAN | variables | {"no_proxy": "*"}
         rows = list(PAIRS)
         random.Random(1).shuffle(rows)
         with self.file.open("w", newline="") as file:
@@ -59,10 +56,7 @@ class Job:
 
     def run(self, *command):
         """Run a command, and again without a moment if its process was killed; return the exit code."""
-        self.commands += 1
-        point, nth, moment, *first = self.moment or ("-", 0, "-")
-        if first and self.commands < first[0]:
-            point = "-"
+        point, nth, moment = self.moment or ("-", 0, "-")
         code = self._once(point, moment, str(nth), *command)
         if self.moment is not None and code == KILLED:
             self.moment = None
@@ -70,10 +64,8 @@ class Job:
         return code
 
     def _once(self, *words):
-        ended = subprocess.run(
-            [sys.executable, PROGRAM, *words], env=self.environment, capture_output=True, timeout=PATIENCE, check=False
-        )
-        assert ended.returncode != 70, ended.stderr.decode()
+        ended = ran(sys.executable, PROGRAM, *words, env=self.environment)
+        assert ended.returncode != 70, ended.stderr
         return ended.returncode
 
     def states(self):
@@ -81,21 +73,20 @@ class Job:
 
 
 def put_in_order(url):
-    """Make the group that is missing, and let all accounts have logged in."""
     state = control(url, "GET", "state")
     missing = dict(state["groups"][0], group_id=CLOSED, members={OWNER: "0"})
     control(url, "PUT", "state", {**state, "groups": [*state["groups"], missing], "never_logged_in": []})
 
 
 def check(folder, moment):
-    with emulating(7) as (url, _):
+    with emulating(7) as (url, emulator):
         told = {"name": "n", "type": "4", "permission": "0", "target": "1", "declared": "", "group_domain": None}
         told |= {"created": "2026-01-02T03:04:05+00:00", "members": {OWNER: "0"}}
         groups = [{"group_id": group, **told} for group in GROUPS]
         control(url, "PUT", "state", {"version": 1, "groups": groups, "never_logged_in": sorted(NEVER)})
         faults = [{"effect": {"kind": "code", "code": "999999"}, "match": {"group_id": GROUPS[1]}, "nth": [3]}]
         control(url, "PUT", "faults", faults)
-        job = Job(folder, url, moment)
+        job = Job(folder, variables_of(emulator, url), moment)
         flags = ["--chunk", str(CHUNK), "--concurrency", str(CONCURRENCY), "--max-failures", "none"]
 
         job.run("invite", str(job.file), *flags, "--limit", "35")

@@ -1,6 +1,5 @@
 """Servers are killed under load, by the test, by a message and by deploys: what was answered 200 is handled, in order.
 
-``PYTHONPATH=tests:tests/ci python -m crash.test_callbacks``: 60 kills and freezes over 20,000 deliveries.
 Real processes, real clients over sockets, ``kill -9``. The client sends each conversation's messages one by one, the next
 when the one before was answered 200, and sends one again for as long as it was not, as high-guarantee copy does.
 """
@@ -69,14 +68,6 @@ class Conversation(threading.Thread):
             connection.close()
 
 
-def send_all(senders):
-    for sender in senders:
-        sender.start()
-    for sender in senders:
-        sender.join(timeout=40)
-    assert [sender.failure for sender in senders] == [None] * len(senders)
-
-
 def test_servers_that_are_ended_under_load_lose_nothing_and_handle_nothing_twice(tmp_path):
     chance, over, crew = random.Random(3), threading.Event(), Servers(tmp_path, 2, lease=5)
     senders = [Conversation(f"g{number}", crew, over, number) for number in range(CONVERSATIONS)]
@@ -107,14 +98,18 @@ def test_servers_that_are_ended_under_load_lose_nothing_and_handle_nothing_twice
     assert len(done) == len(handled)
 
 
-def deploy(folder, *, times, attempts):
-    """End a server again and again while handlers run: by SIGTERM, and by ``kill -9`` before they have ended."""
-    crew = Servers(folder, 1, attempts=attempts)
+def test_deploys_bury_no_message(tmp_path):
+    """A server is ended again and again while handlers run: by SIGTERM, and by ``kill -9`` before they have ended."""
+    crew = Servers(tmp_path, 1, attempts=3)
     over = threading.Event()
     senders = [Conversation(f"g{each}", crew, over, each, ["waits 1.5", ""]) for each in range(4)]
     try:
-        send_all(senders)
-        for number in range(times):
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join(timeout=40)
+        assert [sender.failure for sender in senders] == [None] * len(senders)
+        for number in range(4):
             crew.wait_until_begun(len(senders) * (number + 1))
             assert crew.keys(DEAD) == set(), f"buried after {number} deploys"
             (process,) = crew.processes
@@ -130,7 +125,3 @@ def deploy(folder, *, times, attempts):
     assert dead == set()
     assert len(done) == 2 * len(senders)
     crew.check_order()
-
-
-def test_deploys_bury_no_message(tmp_path):
-    deploy(tmp_path, times=4, attempts=3)

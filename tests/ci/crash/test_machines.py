@@ -100,7 +100,6 @@ def disturb(crew, made, plan, chance):
 
 
 def run(folder, plan, made=None, *, seed=1):
-    """Run the plan; check what must hold, and return the figures."""
     chance = random.Random(seed)
     given = texts(plan, chance)
     crew = Servers(folder, 0, lease=LEASE, attempts=ATTEMPTS, roles=ROLES, database=made and made.address)

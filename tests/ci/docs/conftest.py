@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.serving import served
+from helpers.serving import served, variables_of
 from rbim.emulator import Emulator
 
 
@@ -13,10 +13,5 @@ def emulator():
 
 @pytest.fixture(scope="module")
 def platform(emulator):
-    """The environment variables of a reader."""
     with served(emulator.asgi) as url:
-        yield {
-            "RBIM_BASE_URL": url,
-            "RBIM_APP_ID": emulator.credentials.app_id,
-            "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
-        }
+        yield variables_of(emulator, url)

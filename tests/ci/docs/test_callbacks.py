@@ -1,16 +1,11 @@
 """The recipes of docs/callbacks.md run as they stand: real servers, a delivery signed by hand, what their handlers print."""
 
 import ast
-import hashlib
 import http.client
 import inspect
-import json
 import os
 import re
-import signal
-import subprocess
 import sys
-import time
 from importlib.util import find_spec
 
 import pytest
@@ -19,20 +14,16 @@ from helpers.credentials import APP_ID, TOKEN
 from helpers.pages import blocks_of, run_program
 from helpers.paths import DOCS
 from helpers.postgres import needs_postgres, postgres, sql
+from helpers.processes import logged, wait_until
+from helpers.signatures import by_hand
 from helpers.sockets import free_port
-from helpers_ci.recipes import ASGI
+from helpers_ci.recipes import ASGI, serving
 from rbim.callbacks import Archive
 from rbim.cli import build_app
 
 BLOCKS = {block.title: block.text for block in blocks_of("docs/callbacks.md", "python")}
 DATABASE = "With a database"
-SERVED = {
-    "With FastAPI": "asgi",
-    "With aiohttp": "aiohttp",
-    "With Django": "asgi",
-    "By WSGI": "wsgi",
-    "With Flask": "wsgi",
-}
+SERVED = {"With FastAPI": "asgi", "With aiohttp": "aiohttp", "With Django": "asgi", "By WSGI": "wsgi", "With Flask": "wsgi"}
 PROGRAMS = {
     "Tokens that change": r"",
     "Which handler gets an event": r"",
@@ -87,32 +78,18 @@ def environment():
 
 def post(port, msg_type, conv_type, *, path="/copies", chunked=False, **changed):
     """Post a delivery that is signed with nothing but the standard library; return the status."""
-    member = [f"{APP_ID}#1002"]
-    document = {
-        "eventType": "1",
-        "convType": conv_type,
-        "to": "g1",
-        "fromAccount": f"{APP_ID}#1001",
-        "msgType": msg_type,
-        "body": "你好",
-        "msgId": msg_type,
-        "tMembers": member,
-    }
-    body = json.dumps(document, ensure_ascii=False).encode()
-    digest = hashlib.md5(body).hexdigest().upper()
-    moment = str(int(time.time() * 1000))
-    checksum = hashlib.md5(f"{APP_ID}{TOKEN}{digest}{moment}".encode()).hexdigest().upper()
-    headers = {"Content-Type": "application/json", "MD5": digest, "CurTime": moment, "CheckSum": checksum} | changed
+    document = {"eventType": "1", "convType": conv_type, "to": "g1", "fromAccount": f"{APP_ID}#1001", "msgType": msg_type}
+    document |= {"body": "你好", "msgId": msg_type, "tMembers": [f"{APP_ID}#1002"]}
+    headers, body = by_hand(document)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
-        connection.request("POST", path, iter([body[:20], body[20:]]) if chunked else body, headers)
+        connection.request("POST", path, iter([body[:20], body[20:]]) if chunked else body, headers | changed)
         return connection.getresponse().status
     finally:
         connection.close()
 
 
 def test_each_command_for_people_has_its_method_in_python():
-    """And each method of an archive its command."""
     text = (DOCS / "callbacks.md").read_text(encoding="utf-8")
     table = text.partition("| command | method of the inbox |\n")[2].partition("\n\n")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()[1:]]
@@ -127,6 +104,7 @@ def test_each_command_for_people_has_its_method_in_python():
     assert named == {name for name in vars(Archive) if not name.startswith("_")}
 
 
+REFUSED = r"refused: checksum_mismatch: CheckSum matches none of the tokens\n"
 SAID = {"With FastAPI": ["g1 lost 1002", "1001 said 你好 in g1", "also came: TEAM_JOIN"]}
 
 
@@ -145,28 +123,12 @@ def test_the_recipe_with_a_database_stores_what_came(environment, tmp_path):
 
 
 def receives_refuses_and_handles(title, environment, tmp_path):
-    (tmp_path / "recipe.py").write_text(BLOCKS[title], encoding="utf-8")
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVE[SERVED.get(title, "asgi")]],
-        cwd=tmp_path,
-        env=environment
-        | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
-    try:
-        port = int(server.stdout.readline())
+    with serving(BLOCKS[title], tmp_path, environment, SERVE[SERVED.get(title, "asgi")], REFUSED) as (port, out):
         kinds = {"TEAM_KICK": "NOTIFY_TEAM", "TEXT": "TEAM", "TEAM_JOIN": "NOTIFY_TEAM"}
         assert [post(port, *each) for each in kinds.items()] == [200, 200, 200]
         assert post(port, "TEXT", "TEAM", MD5="0" * 32) == 401
-        said = [server.stdout.readline().rstrip("\n") for _ in kinds]
+        said = [out.readline().rstrip("\n") for _ in kinds]
         assert said == SAID.get(title, [f"came: {each}" for each in kinds])
-    finally:
-        server.send_signal(signal.SIGTERM)
-        out, complaints = server.communicate(timeout=30)
-    assert (out, server.returncode in {0, -signal.SIGTERM}) == ("", True)
-    assert "Traceback" not in complaints
     assert (tmp_path / "events.db").exists()
 
 
@@ -176,24 +138,13 @@ def test_django_under_gunicorn_takes_a_body_in_chunks(flags, environment, tmp_pa
     (tmp_path / "recipe.py").write_text(BLOCKS["By WSGI"], encoding="utf-8")
     port = free_port()
     command = [sys.executable, "-m", "gunicorn", "--workers", "2", *flags, "--bind", f"127.0.0.1:{port}", "recipe:app"]
-    with (tmp_path / "said").open("w+", encoding="utf-8") as said:
-        server = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=said, stderr=subprocess.STDOUT)
-        try:
-            give_up = time.monotonic() + 60
-            while "Booting worker" not in (tmp_path / "said").read_text(encoding="utf-8"):
-                assert time.monotonic() < give_up
-                time.sleep(0.05)
-            assert post(port, "TEXT", "TEAM", chunked=True) == 200
-            assert post(port, "TEAM_KICK", "NOTIFY_TEAM") == 200
-            assert post(port, "PICTURE", "TEAM", chunked=True, MD5="0" * 32) == 401
-            assert post(port, "TEXT", "TEAM", path="/elsewhere", chunked=True) == 404
-            while (tmp_path / "said").read_text(encoding="utf-8").count("came: ") < 2:
-                assert time.monotonic() < give_up
-                time.sleep(0.05)
-        finally:
-            server.send_signal(signal.SIGTERM)
-            server.wait(30)
-    assert server.returncode == 0
+    with logged(*command, log=tmp_path / "said", cwd=tmp_path, env=environment) as said:
+        wait_until(lambda: "Booting worker" in said())
+        assert post(port, "TEXT", "TEAM", chunked=True) == 200
+        assert post(port, "TEAM_KICK", "NOTIFY_TEAM") == 200
+        assert post(port, "PICTURE", "TEAM", chunked=True, MD5="0" * 32) == 401
+        assert post(port, "TEXT", "TEAM", path="/elsewhere", chunked=True) == 404
+        wait_until(lambda: said().count("came: ") == 2)
 
 
 @pytest.mark.parametrize("title", PROGRAMS)

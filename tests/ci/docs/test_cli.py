@@ -3,21 +3,20 @@
 import json
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from helpers.pages import blocks_of
-from helpers.serving import served
+from helpers.processes import ran
+from helpers.serving import served, variables_of
 from rbim.cli import Exit, run
 from rbim.emulator import Emulator
 
 PAGE = "docs/cli.md"
 SHELL = [block for block in blocks_of(PAGE, "sh") if block.not_run is None]
 (TOML,) = blocks_of(PAGE, "toml")
-PATIENCE = 60
 
 
 @pytest.fixture
@@ -28,22 +27,14 @@ def emulator(tmp_path, bare_environment):
     Path("task.toml").write_text(TOML.text, encoding="utf-8")
     emulator = Emulator()
     with served(emulator.asgi) as url:
-        bare_environment.setenv("RBIM_BASE_URL", url)
-        bare_environment.setenv("RBIM_APP_ID", emulator.credentials.app_id)
-        bare_environment.setenv("RBIM_APP_TOKEN", emulator.credentials.app_token.reveal())
+        for name, value in variables_of(emulator, url).items():
+            bare_environment.setenv(name, value)
         yield emulator
 
 
 def in_bash(line):
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        ["bash", "-uo", "pipefail", "-c", line],
-        env=os.environ | {"PATH": path, "PYTHONUTF8": "1"},
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = ran("bash", "-uo", "pipefail", "-c", line, env=os.environ | {"PATH": path, "PYTHONUTF8": "1"})
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import sqlite3
-import subprocess
 import sys
 import urllib.request
 from contextlib import closing
@@ -16,13 +15,14 @@ import pytest
 import trustme
 from openpyxl import Workbook
 
+from helpers.job_commands import made_group
 from helpers.pages import blocks_of, run, run_program
 from helpers.paths import ROOT
 from helpers.postgres import needs_postgres, postgres
+from helpers.processes import ran
 from helpers.serving import served
 from helpers.sockets import free_port
 from helpers_ci.recipes import serving
-from rbim import AsyncClient, GroupType
 from rbim.callbacks import Receiver, SqliteInbox, sign
 from rbim.cli import build_app
 from rbim.clock import SystemClock
@@ -54,9 +54,7 @@ AS_THEY_STAND = ["How do I connect through a proxy?", "How do I rotate a token?"
 """Programs that only make a client or a receiver: other tests use what they make."""
 
 
-RUN = [
-    *(DATABASE, FILES, NIGHT, WHO, FASTAPI, ONE_MACHINE, WEB, RATE, DJANGO, JUPYTER, AUTHORITY, HANDLERS, MOVE, SENT),
-]
+RUN = [*(DATABASE, FILES, NIGHT, WHO, FASTAPI, ONE_MACHINE, WEB, RATE, DJANGO, JUPYTER, AUTHORITY, HANDLERS, MOVE, SENT)]
 
 
 def test_every_block_is_run_here():
@@ -76,13 +74,7 @@ def test_a_command_in_a_sentence_is_one_of_rbim(page):
 
 @pytest.fixture
 def group(emulator):
-    """A new group of the emulator."""
-
-    async def make():
-        async with AsyncClient(base_url="http://e", credentials=emulator.credentials, transport=emulator) as client:
-            return (await client.groups.create(name="客户交流", type=GroupType.VIP)).group_id
-
-    return anyio.run(make)
+    return made_group(emulator, "客户交流")
 
 
 def members(emulator, group):
@@ -92,9 +84,6 @@ def members(emulator, group):
 def shell(commands, where, platform):
     found = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return run(["bash", "-euc", commands], where, platform | {"PATH": found, "HOME": str(where)})
-
-
-# ------------------------------------------------------------------------------------- jobs
 
 
 def test_from_sqlite_and_back(platform, emulator, group, tmp_path):
@@ -154,9 +143,6 @@ def test_every_night(platform, emulator, group, tmp_path):
     assert len([*tmp_path.glob("invite-*.journal")]) == 1
 
 
-# --------------------------------------------------------------------------------- services
-
-
 def get(url, body=None, headers=()):
     request = urllib.request.Request(url, data=body, headers=dict(headers))
     try:
@@ -205,8 +191,7 @@ def test_calls_and_callbacks_on_one_machine(tmp_path):
         script = script.replace(port, str(free_port()))
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     clean = {"PATH": path, "PYTHONUTF8": "1", "no_proxy": "*", "HOME": str(tmp_path)}
-    command = ["bash", "-euc", script]
-    done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, encoding="utf-8", timeout=90, check=False)
+    done = ran("bash", "-euc", script, cwd=tmp_path, env=clean, timeout=90)
     assert done.returncode == 0, done.stderr
     assert "invited: 1001\n" in done.stdout
     assert re.search(r"^count +2 *$", done.stdout, re.MULTILINE), done.stdout
@@ -293,9 +278,6 @@ def test_processes_divide_the_rate(platform, tmp_path):
     assert run_program(program, tmp_path, platform | {"WEB_CONCURRENCY": "4"}) == "25 12.5\n"
 
 
-# ---------------------------------------------------------------------------------- network
-
-
 def test_a_client_trusts_the_authority_of_the_company(platform, emulator, tmp_path):
     """Over TLS, with a certificate of an authority that no machine knows."""
     authority = trustme.CA()
@@ -312,9 +294,6 @@ def test_a_client_trusts_the_authority_of_the_company(platform, emulator, tmp_pa
 def test_a_program_that_only_makes_a_client(title, platform, tmp_path):
     (program,) = BLOCKS[title]
     assert run_program(program, tmp_path, platform) == ""
-
-
-# -------------------------------------------------------------------------------- callbacks
 
 
 def test_an_inbox_is_copied_whole(tmp_path, monkeypatch):
@@ -335,17 +314,10 @@ def test_an_inbox_is_copied_whole(tmp_path, monkeypatch):
     assert counts.waiting == 1
 
 
-# ------------------------------------------------------------------------------------ tests
-
-
 def test_a_suite_of_a_reader_passes(pytester):
-    """On asyncio and on trio."""
     pytester.makepyfile(BLOCKS[HANDLERS][0])
     done = pytester.runpytest_subprocess("-W", "error", "--strict-markers", "-p", "no:cacheprovider", "-p", "no:asyncio")
     done.assert_outcomes(passed=2)
-
-
-# -------------------------------------------------------------------------------- operation
 
 
 def test_the_log_has_each_attempt_and_no_token(platform, tmp_path):

@@ -1,54 +1,38 @@
 """The examples of docs/examples do what they say: each in a process of its own, against the emulator over real HTTP."""
 
-import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
-import threading
-import time
-from contextlib import contextmanager
+from types import SimpleNamespace
 
 import anyio
 import httpx
 import pytest
-from attrs import define
 
+from helpers.job_commands import made_group
 from helpers.paths import ROOT
 from helpers.postgres import needs_postgres, postgres, sql
-from helpers.serving import served
+from helpers.processes import CLEAN, PATIENCE, logged, ran, running, wait_until
+from helpers.serving import served, variables_of
 from rbim import InviteJoinGroup
 from rbim.emulator import Emulator
 from rbim.emulator.faults import Fault, Status
 
 EXAMPLES = ROOT / "docs" / "examples"
-PATIENCE = 60
 
 
 def test_every_example_is_run_here_or_elsewhere():
-    here, elsewhere = (
-        {"bulk.py", "service.py", "test_service.py"},
-        {
-            "own_operation.py": "docs/test_docs.py",
-            "pyreqwest_transport.py": "ci/docs/test_transports.py",
-        },
-    )
+    here = {"bulk.py", "service.py", "test_service.py"}
+    elsewhere = {"own_operation.py": "docs/test_docs.py", "pyreqwest_transport.py": "ci/docs/test_transports.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == here | elsewhere.keys()
     for name, module in elsewhere.items():
         assert f'"{name}"' in (ROOT / "tests" / module).read_text(encoding="utf-8")
 
 
 def environment_of(emulator, base_url):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
-    return clean | {
-        "RBIM_BASE_URL": base_url,
-        "RBIM_APP_ID": emulator.credentials.app_id,
-        "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
-        "PYTHONPATH": str(EXAMPLES),
-        "PYTHONUTF8": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    python = {"PYTHONPATH": str(EXAMPLES), "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return CLEAN | variables_of(emulator, base_url) | python
 
 
 @pytest.fixture
@@ -58,50 +42,11 @@ def platform():
         yield emulator, base_url
 
 
-# ---------------------------------------------------------------------------------- the service
-
 SCHEMA = re.search(r'SCHEMA = """(.*?)"""', (EXAMPLES / "service.py").read_text(encoding="utf-8"), re.DOTALL)[1]
-
-
-@define
-class Service:
-    """A service that runs, its platform, and what it logs."""
-
-    http: httpx.Client
-    platform: Emulator
-    database: str
-    url: str
-    lines: list[str]
-    more: threading.Condition
-
-    def logs(self, words):
-        with self.more:
-            return self.more.wait_for(lambda: any(words in line for line in self.lines), PATIENCE)
-
-
-@contextmanager
-def reading(stream, service):
-    """Collect a stream's lines in a thread, so that its writer never waits."""
-
-    def read():
-        for line in stream:
-            with service.more:
-                service.lines.append(line)
-                service.more.notify_all()
-        with service.more:
-            service.more.notify_all()
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join(PATIENCE)
 
 
 @pytest.fixture(scope="module", params=[pytest.param("", marks=needs_postgres)])
 def database(request):  # noqa: ARG001  # its mark
-    """A real PostgreSQL."""
     with postgres() as address:
         yield address
 
@@ -112,30 +57,19 @@ def service(tmp_path_factory, database):
     emulator = Emulator()
     text = (EXAMPLES / "service.py").read_text(encoding="utf-8")
     command = re.search(r"^ +uvicorn (--factory service:create_app) --port 8000$", text, re.MULTILINE)[1].split()
+    log = tmp_path_factory.mktemp("service") / "log"
     with served(emulator.asgi) as base_url:
         own = emulator.credentials
         tenant = (base_url, own.app_id, own.app_token.reveal())
         sql(database, "DROP TABLE IF EXISTS tenant, copy", *SCHEMA.strip().split(";\n"))
         sql(database, "INSERT INTO tenant VALUES ('north', '{}', '{}', '{}', NULL)".format(*tenant))
-        process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "uvicorn", *command, "--port", "0"],
-            cwd=tmp_path_factory.mktemp("service"),
-            env=environment_of(emulator, base_url) | {"DATABASE_URL": database},
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            encoding="utf-8",
-        )
-        http = httpx.Client(timeout=PATIENCE, trust_env=False, headers={"X-Tenant": "north"})
-        made = Service(http, emulator, database, "", [], threading.Condition())
-        with process, made.http, reading(process.stderr, made):
-            try:
-                assert made.logs("running on http://"), made.lines
-                made.url = re.search(r"running on (http://\S+)", "".join(made.lines))[1]
-                made.http.base_url = made.url
-                yield made
-            finally:
-                process.send_signal(signal.SIGTERM)
-    assert "Traceback" not in "".join(made.lines)
+        uvicorn = [sys.executable, "-W", "error", "-m", "uvicorn", *command, "--port", "0"]
+        variables = environment_of(emulator, base_url) | {"DATABASE_URL": database}
+        with logged(*uvicorn, log=log, cwd=log.parent, env=variables) as said:
+            url = wait_until(lambda: re.search(r"running on (http://\S+)", said()))[1]
+            with httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False, headers={"X-Tenant": "north"}) as http:
+                yield SimpleNamespace(http=http, platform=emulator, database=database, url=url)
+    assert "Traceback" not in said()
 
 
 @pytest.fixture
@@ -146,17 +80,6 @@ def group_id(service):
     return answer.json()["group_id"]
 
 
-def test_a_request_acts_for_its_account(service, group_id):
-    assert service.platform.state.groups[group_id].owner == "1000"
-
-    assert service.http.get(f"/groups/{group_id}").json() == {
-        "group_id": group_id,
-        "name": "产品公告",
-        "owner": "1000",
-        "count": 1,
-    }
-
-
 def test_copies_are_received_and_handled_and_forgeries_are_not(service, group_id):
     emulator = service.platform
     service.http.post(f"/groups/{group_id}/members", json={"accounts": ["1001"]})
@@ -165,10 +88,7 @@ def test_copies_are_received_and_handled_and_forgeries_are_not(service, group_id
 
     anyio.run(emulator.deliver)
 
-    until = time.monotonic() + PATIENCE
-    while ("north", "1001") not in sql(service.database, "SELECT tenant, author FROM copy"):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: ("north", "1001") in sql(service.database, "SELECT tenant, author FROM copy"))
     assert [delivery.status for delivery in emulator.deliveries] == [200] * len(emulator.deliveries)
     assert service.http.post("/copies", content=b"{}").status_code == 401
 
@@ -188,49 +108,22 @@ def test_the_examples_tests_pass(tmp_path, database):
     for name in ("service.py", "test_service.py"):
         shutil.copy(EXAMPLES / name, tmp_path)
     command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:asyncio", "-p", "no:cacheprovider"]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RBIM_", "PYTEST_", "COV_"))}
-
-    done = subprocess.run(
-        [*command, "test_service.py"],
-        cwd=tmp_path,
-        env=clean | {"PYTHONUTF8": "1", "DATABASE_URL": database},
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE,
-        check=False,
-    )
-
+    clean = {name: value for name, value in CLEAN.items() if not name.startswith(("PYTEST_", "COV_"))}
+    done = ran(*command, "test_service.py", cwd=tmp_path, env=clean | {"PYTHONUTF8": "1", "DATABASE_URL": database})
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert re.search(r"^8 passed", done.stdout, re.MULTILINE)
 
 
-# ----------------------------------------------------------------------------------- the script
-
-
 def bulk(environment, where, *tokens):
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", str(EXAMPLES / "bulk.py"), *tokens],
-        cwd=where,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
+    return running(sys.executable, "-W", "error", EXAMPLES / "bulk.py", *tokens, cwd=where, env=environment)
 
 
 @pytest.fixture
 def members(platform, tmp_path):
-    """A file of 600 accounts for a group that exists, and an environment for the script."""
     emulator, base_url = platform
     environment = environment_of(emulator, base_url)
-
-    async def create():
-        from rbim import AsyncClient, GroupType
-
-        async with AsyncClient(base_url=base_url, credentials=emulator.credentials) as client:
-            return (await client.groups.create(name="全体客户", type=GroupType.PAID_1000)).group_id
-
-    group_id = anyio.run(create)
+    group_id = made_group(emulator, "全体客户")
+    emulator.requests.clear()
     rows = "".join(f"{group_id},{10_000 + number}\n" for number in range(600))
     (tmp_path / "members.csv").write_text(f"group,account\n{rows}", encoding="utf-8")
     return emulator, environment, group_id

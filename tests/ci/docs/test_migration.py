@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from helpers.pages import blocks_of, run_program
-from helpers.serving import served
+from helpers.serving import served, variables_of
 from rbim import AsyncClient, CreateGroup, GroupType, Outcome, RbimError
 from rbim.callbacks import sign
 from rbim.clock import SystemClock
@@ -28,8 +28,7 @@ def test_every_block_is_run_here():
 
 
 def variables(emulator, url):
-    token = emulator.credentials.app_token.reveal()
-    return {"RBIM_BASE_URL": url, "RBIM_APP_ID": emulator.credentials.app_id, "RBIM_APP_TOKEN": token, "TZ": "UTC"}
+    return variables_of(emulator, url) | {"TZ": "UTC"}
 
 
 @pytest.fixture
@@ -56,8 +55,6 @@ def old(program, emulator, folder):
 
 
 def new(call, emulator, **options):
-    """Make a call with rbim; return its answer or its error."""
-
     async def main():
         credentials = emulator.credentials
         async with AsyncClient(base_url="http://e", credentials=credentials, transport=emulator, **options) as client:
@@ -83,8 +80,6 @@ def test_an_answer_that_is_lost_makes_a_second_group(effect, emulator, folder):
 
 
 def changed(emulator, **fields):
-    """Return an application that serves the emulator, with other values in the details of groups."""
-
     async def app(scope, receive, send):
         sent = []
 
@@ -128,8 +123,6 @@ def test_one_odd_field_loses_the_whole_answer(field, value, printed, emulator, f
     assert re.fullmatch(printed, out.rstrip("\n"))
 
 
-# -------------------------------------------------------------------------------- callbacks
-
 POST = """
 import sys; sys.path.insert(0, ".")
 from {module} import app
@@ -155,12 +148,7 @@ def test_the_old_handler_believes_what_it_gets_and_step_2_does_not(emulator, fol
     assert out == "401\n401\n" + said
 
 
-# ---------------------------------------------------------------------------------- the steps
-
-PRINTS = {
-    "step1.py": r"000000\n",
-    "step3.py": r"产品公告\n",
-}
+PRINTS = {"step1.py": r"000000\n", "step3.py": r"产品公告\n"}
 
 
 @pytest.mark.parametrize("name", PRINTS)

@@ -31,16 +31,12 @@ QUERIES = {
     f"{panel['id']} {panel['title']} {target['refId']}": target["expr"] for panel in PANELS for target in panel["targets"]
 }
 EXPRESSIONS = QUERIES | {name: rule["expr"] for name, rule in ALERTS.items()}
-OF_PROMETHEUS = {"instance", "job"}
-"""Labels that Prometheus adds when it reads a process."""
-
-LEFT_OUT = {"target_info": "of the SDK"}
-"""Metrics that no panel shows, with the reason."""
+OF_PROMETHEUS = {"instance", "job"}  # labels that Prometheus adds when it reads a process
+LEFT_OUT = {"target_info": "of the SDK"}  # metrics that no panel shows, with the reason
 
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory):
-    """What Prometheus reads from a process that uses everything."""
     return anyio.run(scraped, tmp_path_factory.mktemp("process"))
 
 
@@ -135,11 +131,8 @@ ATTEMPTS = 'http_client_request_duration_seconds_count{otel_scope_name="rbim",'
 HEADROOM = "rbim_receiver_headroom_seconds_bucket"
 DELIVERIES = "rbim_receiver_deliveries_total"
 HANDLED = "rbim_worker_handling_duration_seconds_count"
-FIRST = "_x20 1x100"
-"""A counter that begins with its first error after 20 minutes."""
-
-GROWS = "0+6x120"
-"""A counter that grows all the time, by 6 a minute."""
+FIRST = "_x20 1x100"  # A counter that begins with its first error after 20 minutes
+GROWS = "0+6x120"  # A counter that grows all the time, by 6 a minute
 
 
 def buckets(name, counts):

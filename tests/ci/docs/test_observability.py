@@ -28,8 +28,7 @@ from rbim.otel.metrics import INCIDENTS
 
 PAGE = "docs/observability.md"
 TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
-PRINTED = [r"0\n", None, r"1\n", r""]
-"""What each program prints; None where it writes to its log, and nothing else."""
+PRINTED = [r"0\n", None, r"1\n", r""]  # what each program prints; None where it writes to its log, and nothing else
 PROGRAMS = [block for block in blocks_of(PAGE, "python") if block.not_run is None]
 
 
@@ -48,7 +47,6 @@ def test_a_program_runs(block, printed, platform, tmp_path):
 
 
 def rows(*headings):
-    """Return the cells of the page's tables that have these headings."""
     found = []
     for table in re.findall(r"(?:^\|.*\n)+", TEXT, flags=re.MULTILINE):
         lines = [[cell.strip() for cell in line.strip("|\n").split(" | ")] for line in table.splitlines()]
@@ -136,10 +134,7 @@ async def test_the_attributes_of_the_page_are_those_of_spans():
 async def test_the_attributes_of_the_page_are_those_of_callback_spans():
     telemetry = Telemetry()
     observe = telemetry.observer
-    for end in (
-        Accepted(key="k", new=True, elapsed=0.1),
-        Refused(reason=Reason.STALE, detail="d"),
-    ):
+    for end in (Accepted(key="k", new=True, elapsed=0.1), Refused(reason=Reason.STALE, detail="d")):
         observe(DeliveryStarted(receiver="r"))
         observe(end)
         observe(DeliveryEnded(key="k", status=503, elapsed=0.1))

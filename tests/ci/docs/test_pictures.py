@@ -1,15 +1,12 @@
 """The pictures: that of the architecture is what the code says, those of terminals are what the commands print, aligned."""
 
-import importlib
 import re
-import sys
-import tomllib
 import unicodedata
-from itertools import pairwise
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from helpers.pages import docs_module
 from helpers.paths import ROOT
 
 pytest.importorskip("pty", reason="pseudo-terminals are POSIX's")
@@ -17,15 +14,6 @@ pytest.importorskip("pty", reason="pseudo-terminals are POSIX's")
 PICTURES = ROOT / "docs" / "pictures"
 SVG = "{http://www.w3.org/2000/svg}"
 CELL = 12.2  # pixels: the width of a letter in rich's terminals
-
-
-def load(name):
-    """Import a module of the pictures' folder, which is no package."""
-    sys.path.insert(0, str(PICTURES))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(PICTURES))
 
 
 def text_of(name):
@@ -36,45 +24,25 @@ def cells(text):
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
-def texts(svg):
-    """Return the texts of a picture, each with its place."""
-    found = ET.fromstring(svg).iter(f"{SVG}text")
-    return [(float(each.get("x")), float(each.get("y")), each.text.replace("\xa0", " "), each) for each in found]
-
-
 def lines(svg):
     """Return a terminal's lines, put together from where their parts stand."""
     rows = {}
-    for x, y, text, _ in texts(svg):
-        line = rows.setdefault(y, "")
-        rows[y] = line + " " * (round(x / CELL) - cells(line)) + text
+    for each in ET.fromstring(svg).iter(f"{SVG}text"):
+        line = rows.setdefault(float(each.get("y")), "")
+        blanks = " " * (round(float(each.get("x")) / CELL) - cells(line))
+        rows[float(each.get("y"))] = line + blanks + each.text.replace("\xa0", " ")
     return [rows[y] for y in sorted(rows)]
 
 
 def test_the_picture_of_a_soak_is_what_was_recorded_and_stands_on_its_page():
-    assert load("soak_chart").soak() == text_of("soak"), "run: python docs/pictures/draw.py soak"
+    assert docs_module("soak_chart", PICTURES).soak() == text_of("soak"), "run: python docs/pictures/draw.py soak"
     assert "](../pictures/soak.svg)" in (ROOT / "docs" / "internals" / "reliability.md").read_text(encoding="utf-8")
 
 
-# ----------------------------------------------------------------------------- the architecture
-
-
 def test_the_architecture_is_what_the_code_says():
-    assert load("architecture").architecture() == text_of("architecture"), "run: python docs/pictures/draw.py architecture"
-
-
-def test_every_module_of_every_layer_is_drawn_the_highest_on_top():
-    drawn = {text.rstrip("/"): y for _, y, text, _ in texts(text_of("architecture"))}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    contract = next(each for each in project["tool"]["importlinter"]["contracts"] if each["type"] == "layers")
-    floors = [floor.split(" | ") for floor in contract["layers"]]
-    for upper, lower in pairwise(floors):
-        assert max(drawn[name] for name in upper) < min(drawn[name] for name in lower)
-    inside = {path.stem for path in (ROOT / "rbim").iterdir()} - {"__init__", "__main__", "__pycache__", "py"}
-    assert inside == {name for floor in floors for name in floor}
-
-
-# --------------------------------------------------------------------------------- the terminals
+    assert docs_module("architecture", PICTURES).architecture() == text_of("architecture"), (
+        "run: python docs/pictures/draw.py architecture"
+    )
 
 
 def shape(svg):
@@ -83,6 +51,6 @@ def shape(svg):
 
 
 def test_a_terminals_picture_is_what_the_command_prints():
-    again = load("terminal")
+    again = docs_module("terminal", PICTURES)
 
     assert shape(again.demo()) == shape(text_of("demo")), "run: python docs/pictures/draw.py demo"

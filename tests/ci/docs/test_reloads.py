@@ -3,11 +3,8 @@
 import http.client
 import importlib.util
 import json
-import os
 import re
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
@@ -19,10 +16,12 @@ import anyio
 import pytest
 
 from helpers.credentials import APP_ID, CREDENTIALS, TOKEN
+from helpers.job_commands import made_group
 from helpers.pages import blocks_of
-from helpers.sockets import free_port
+from helpers.processes import CLEAN, running, wait_until
+from helpers.sockets import free_port, listens
 from helpers_ci.proxies import HAPROXY, NGINX
-from rbim import AsyncClient, Credentials, GroupType
+from rbim import AsyncClient
 from rbim.bulk import InviteJob
 from rbim.callbacks import sign
 
@@ -69,39 +68,20 @@ http {{
 """
 
 
-def listens(port):
-    until = time.monotonic() + ENOUGH
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            assert time.monotonic() < until, "the server does not listen"
-            time.sleep(0.02)
-        else:
-            return
-
-
 @contextmanager
 def started(*command, port, cwd, **environment):
     """Run a server until the block ends; then it has to end by itself."""
     with (cwd / "output.txt").open("a") as output:
-        given = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")} | environment
-        process = subprocess.Popen(command, cwd=cwd, env=given, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            listens(port)
+        options = {"cwd": cwd, "env": CLEAN | environment, "stdout": output, "stderr": output, "patience": 20 * ENOUGH}
+        with running(*command, **options) as process:
+            wait_until(lambda: listens(port), ENOUGH)
             yield process
-        finally:
             process.terminate()
-            try:
-                process.wait(ENOUGH)
-            finally:
-                process.kill()
-                process.wait()
+            process.wait(ENOUGH)
 
 
 @contextmanager
 def nginx(folder, *upstreams):
-    """Run nginx with the page's settings before these ports; give its port."""
     assert NGINX, "CI must install nginx"
     port, block = free_port(), BLOCKS["nginx", "nginx"]
     lines = re.findall(r"    server 127\.0\.0\.1:8001.*\n", block)
@@ -117,7 +97,6 @@ def nginx(folder, *upstreams):
 
 @contextmanager
 def haproxy(folder, upstream):
-    """Run HAProxy with the page's settings before this port; give its port."""
     assert HAPROXY, "CI must install haproxy"
     port = free_port()
     block = BLOCKS["HAProxy", "text"].replace("127.0.0.1:8001", f"127.0.0.1:{upstream}")
@@ -151,9 +130,10 @@ class Load:
                 self.lost.append((name, repr(error)))
                 connection.close()
             else:
-                (self.acknowledged if answer.status == 200 else self.lost).append(
-                    name if answer.status == 200 else (name, answer.status)
-                )
+                if answer.status == 200:
+                    self.acknowledged.append(name)
+                else:
+                    self.lost.append((name, answer.status))
             time.sleep(0.002)
         connection.close()
 
@@ -168,11 +148,8 @@ class Load:
             thread.join(ENOUGH)
 
     def goes_on(self, copies):
-        """Wait until so many more copies have been sent."""
-        until, wanted = time.monotonic() + ENOUGH, len(self.acknowledged) + len(self.lost) + copies
-        while len(self.acknowledged) + len(self.lost) < wanted:
-            assert time.monotonic() < until, "the load does not go on"
-            time.sleep(0.01)
+        wanted = len(self.acknowledged) + len(self.lost) + copies
+        wait_until(lambda: len(self.acknowledged) + len(self.lost) >= wanted, ENOUGH)
 
 
 def handled(folder):
@@ -181,11 +158,7 @@ def handled(folder):
 
 
 def all_handled(folder, load):
-    """Assert that each acknowledged copy is handled, and each one once."""
-    until = time.monotonic() + ENOUGH
-    while not set(load.acknowledged) <= set(handled(folder)):
-        assert time.monotonic() < until, "acknowledged copies are not handled"
-        time.sleep(0.05)
+    wait_until(lambda: set(load.acknowledged) <= set(handled(folder)), ENOUGH)
     assert len(handled(folder)) == len(set(handled(folder)))
 
 
@@ -225,13 +198,9 @@ def workers_of(process):
 
 
 def reload(process):
-    """Reload gunicorn; return when the old workers have ended."""
     before = workers_of(process)
     process.send_signal(signal.SIGHUP)
-    until = time.monotonic() + ENOUGH
-    while workers_of(process) & before:
-        assert time.monotonic() < until, "the old workers do not end"
-        time.sleep(0.02)
+    wait_until(lambda: not workers_of(process) & before, ENOUGH)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the workers are read from /proc")
@@ -269,32 +238,22 @@ def test_instances_of_uvicorn_are_replaced_one_by_one_under_load_and_no_copy_is_
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the servers stop on signals")
-def test_a_job_of_a_service_that_is_stopped_goes_on_with_the_next_one(platform, tmp_path):
+def test_a_job_of_a_service_that_is_stopped_goes_on_with_the_next_one(platform, emulator, tmp_path):
     (tmp_path / "service.py").write_text(BLOCKS["A job in a service", "python"], encoding="utf-8")
-    tenant = Credentials(app_id=platform["RBIM_APP_ID"], app_token=platform["RBIM_APP_TOKEN"])
 
-    async def in_client(work):
-        async with AsyncClient(base_url=platform["RBIM_BASE_URL"], credentials=tenant) as client:
-            return await work(client)
+    async def report():
+        async with AsyncClient(base_url=platform["RBIM_BASE_URL"], credentials=emulator.credentials) as client:
+            return (await InviteJob(client, journal=tmp_path / "invite.journal", chunk=1).report()).accounts
 
-    async def make(client):
-        return (await client.groups.create(name="g", type=GroupType.PAID_300)).group_id
-
-    async def report(client):
-        return (await InviteJob(client, journal=tmp_path / "invite.journal", chunk=1).report()).accounts
-
-    given = {**platform, "GROUP": anyio.run(in_client, make)}
+    given = {**platform, "GROUP": made_group(emulator)}
     port = free_port()
     with uvicorn(tmp_path, port, **given) as process:
         time.sleep(0.4)
         stopped(process)
-    accounts = anyio.run(in_client, report)
+    accounts = anyio.run(report)
     assert 0 < accounts.done < 150
     assert accounts.unknown == 0
     with uvicorn(tmp_path, port, **given):
-        until = time.monotonic() + ENOUGH
-        while anyio.run(in_client, report).done < 150:
-            assert time.monotonic() < until, "the job does not end"
-            time.sleep(0.1)
-    accounts = anyio.run(in_client, report)
+        wait_until(lambda: anyio.run(report).done >= 150, ENOUGH, 0.1)
+    accounts = anyio.run(report)
     assert (accounts.done, accounts.refused, accounts.unknown) == (150, 0, 0)

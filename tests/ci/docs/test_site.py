@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from helpers.paths import DOCS
+from helpers.processes import ran
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="the site needs rbim[docs]")
 
@@ -37,9 +38,7 @@ needs_node = pytest.mark.skipif(node() is None, reason="node is not installed")
 
 
 def run_javascript(program, *arguments):
-    done = subprocess.run(
-        [*node(), "-e", program, *map(str, arguments)], capture_output=True, encoding="utf-8", timeout=60, check=False
-    )
+    done = ran(*node(), "-e", program, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 
@@ -124,7 +123,6 @@ def test_the_search_finds_chinese_words(site):
 
 @pytest.fixture(scope="module")
 def documented(site):
-    """Everything in Python that the site documents, by the names that it has there."""
     from sphinx.util.inventory import InventoryFile
 
     with (site / "objects.inv").open("rb") as file:
@@ -134,7 +132,6 @@ def documented(site):
 
 
 def meaning_of(name):
-    """Import what a dotted name means; None where that is no value of a module."""
     module, _, attribute = name.rpartition(".")
     try:
         return getattr(importlib.import_module(module), attribute) if module else None

@@ -3,20 +3,17 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
-import anyio
 import pytest
 
+from helpers.job_commands import made_group
 from helpers.pages import blocks_of
-from rbim import AsyncClient, Credentials, GroupType
+from helpers.processes import CLEAN, logged, wait_until
 
 FILES = {
     block.text.partition("\n")[0].removeprefix("# "): block.text
@@ -37,45 +34,13 @@ def folder(tmp_path):
 
 
 def environment(platform, folder):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
     paths = [str(folder), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     warnings = "always::ResourceWarning"  # an open socket, loop or file at the end
-    return kept | platform | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUTF8": "1", "PYTHONWARNINGS": warnings}
+    return CLEAN | platform | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUTF8": "1", "PYTHONWARNINGS": warnings}
 
 
 def clean(said):
     assert not re.search("Traceback|(?<!Security)Warning|Exception ignored|never retrieved", said), said
-
-
-# --------------------------------------------------------------------------------- gunicorn
-
-
-@contextmanager
-def running(command, folder, variables):
-    """Run a server until the block ends; then SIGTERM ends it, without a warning."""
-    with (folder / "said").open("w+", encoding="utf-8") as said:
-        server = subprocess.Popen(command, cwd=folder, env=variables, stdout=said, stderr=subprocess.STDOUT)
-        try:
-            yield server
-            server.send_signal(signal.SIGTERM)
-            server.wait(30)
-        finally:
-            server.kill()
-            server.wait()
-            said.seek(0)
-            text = said.read()
-    clean(text)
-    assert server.returncode == 0
-
-
-def until(process, happened):
-    """Wait for something that a process does; return it."""
-    give_up = time.monotonic() + 60
-    while not (found := happened()):
-        assert process.poll() is None
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
-    return found
 
 
 def post(url):
@@ -93,31 +58,20 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @needs_fork
 @pytest.mark.parametrize("preload", [pytest.param([], marks=pytest.mark.ci), ["--preload"]], ids=["", "preload"])
 def test_flask_under_gunicorn(preload, platform, emulator, folder):
-    command = [
-        sys.executable,
-        "-m",
-        "gunicorn",
-        "--workers",
-        "2",
-        "--threads",
-        "8",
-        *preload,
-        "--bind",
-        "127.0.0.1:0",
-        "web:app",
-    ]
+    words = ["--workers", "2", "--threads", "8", *preload, "--bind", "127.0.0.1:0", "web:app"]
+    command = [sys.executable, "-m", "gunicorn", *words]
     before = len(emulator.state.groups)
-    with running(command, folder, environment(platform, folder)) as server, ThreadPoolExecutor(16) as threads:
-        listening = until(server, lambda: re.search(r"Listening at: (\S+)", (folder / "said").read_text(encoding="utf-8")))
+    options = {"log": folder / "said", "cwd": folder, "env": environment(platform, folder)}
+    with logged(*command, **options) as said, ThreadPoolExecutor(16) as threads:
+        listening = wait_until(lambda: re.search(r"Listening at: (\S+)", said()))
         url = f"{listening[1]}/groups/"
         answers = [*threads.map(post, [f"{url}team{number}" for number in range(60)])]
         too_long = post(url + "x" * 51)
+    clean(said())
     assert {status for status, _ in answers} == {201}
     assert len({answer["group_id"] for _, answer in answers}) == len(emulator.state.groups) - before == 60
     assert too_long == (422, {"error": "InvalidRequest", "outcome": "not sent"})
 
-
-# --------------------------------------------------------------------------------- Celery
 
 QUEUE = """
 from tasks import app, invite
@@ -133,12 +87,6 @@ for account in {accounts!r}:
 """
 
 
-async def make_group(platform, name="团队"):
-    credentials = Credentials(app_id=platform["RBIM_APP_ID"], app_token=platform["RBIM_APP_TOKEN"])
-    async with AsyncClient(base_url=platform["RBIM_BASE_URL"], credentials=credentials) as client:
-        return (await client.groups.create(name=name, type=GroupType.VIP)).group_id
-
-
 @needs_fork
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.ci)])
 def test_celery(pool, platform, emulator, folder):
@@ -146,12 +94,13 @@ def test_celery(pool, platform, emulator, folder):
     (folder / "queue").mkdir()
     (folder / "queued.py").write_text(QUEUE, encoding="utf-8")
     variables = environment(platform, folder) | {"BROKER_URL": "filesystem://"}
-    group = anyio.run(make_group, platform)
+    group = made_group(emulator)
     accounts = [f"{pool}{number}" for number in range(12)]
     sending = SEND.format(group=group, accounts=accounts)
     subprocess.run([sys.executable, "-c", sending], cwd=folder, env=variables, check=True, timeout=60)
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel", "error"]
     command = [sys.executable, "-m", "celery", "--app", "queued", "worker", "--pool", pool, "--concurrency", "2", *quiet]
-    with running(command, folder, variables) as worker:
-        until(worker, lambda: set(accounts) <= set(emulator.state.groups[group].members))
+    with logged(*command, log=folder / "said", cwd=folder, env=variables) as said:
+        wait_until(lambda: set(accounts) <= set(emulator.state.groups[group].members))
+    clean(said())
     assert sorted(emulator.state.groups[group].members) == sorted(["admin", *accounts])

@@ -3,13 +3,11 @@
 import importlib
 import inspect
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from helpers.pages import blocks_of
+from helpers.pages import blocks_of, run_program
 from helpers.paths import DOCS
 from helpers.transports import TRANSPORTS, UVLOOP
 from rbim.testing.conformance.suite import CASES, Conformance, failures
@@ -36,7 +34,6 @@ anyio.run(main)
 
 
 def rows(heading):
-    """Return the cells of the first table below a heading, without its own head."""
     table = re.search(r"^\|.*?\n\n", PAGE[PAGE.index(f"\n## {heading}\n") :], flags=re.MULTILINE | re.DOTALL)[0]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:] if line]
 
@@ -59,13 +56,9 @@ def options(module):
         pytest.param(TRY, f"{len(CASES)} of {len(CASES)} passed\n", id="testing it"),
     ],
 )
-def test_a_program_runs(program, printed, platform, monkeypatch, tmp_path):
-    for name, value in platform.items():
-        monkeypatch.setenv(name, value)
+def test_a_program_runs(program, printed, platform, tmp_path):
     (tmp_path / "counting.py").write_text(WRITE, encoding="utf-8")
-    command = [sys.executable, "-W", "error", "-X", "utf8", "-c", program]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=100, check=False)
-    assert (done.stdout, done.stderr, done.returncode) == (printed, "", 0)
+    assert run_program(program, tmp_path, platform) == printed
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

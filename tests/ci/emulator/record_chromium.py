@@ -91,7 +91,6 @@ def serving():
 
 
 def visit(url):
-    """Open a page, wait until it has tried all, and return what was recorded."""
     RECORDS.clear()
     DONE.clear()
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:

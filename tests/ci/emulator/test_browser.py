@@ -77,7 +77,6 @@ class Watched:
         return [SimpleNamespace(host="127.0.0.1", port=each) for each in (self.server.port, port)]
 
     async def state(self):
-        """Return all that a request could change."""
         emulator, copier = self.emulator, self.emulator.copier
         await emulator.deliver()
         return (

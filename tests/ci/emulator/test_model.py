@@ -271,11 +271,7 @@ class Groups(RuleBasedStateMachine):
     steps = 0
     refusals: set[str] = set()  # noqa: RUF012  # of a whole run
 
-    @initialize(
-        member_fails=st.booleans(),
-        overflow_fails=st.booleans(),
-        crowd=st.sampled_from([99, 0, 96, 97]),
-    )
+    @initialize(member_fails=st.booleans(), overflow_fails=st.booleans(), crowd=st.sampled_from([99, 0, 96, 97]))
     def begin(self, member_fails, overflow_fails, crowd):
         rules = Rules(invited_member_fails=member_fails, overflow_fails=overflow_fails)
         credentials = Credentials(app_id=APP_ID, app_token=TOKEN)
@@ -374,7 +370,6 @@ MET_WITH_ROLES = MET | {f"{name} {FORBIDDEN}" for name in ("ModifyGroup", "Delet
 
 
 def run(machine, examples):
-    """Run so many sequences; return how many steps were taken."""
     before = machine.steps
     plain = settings(max_examples=examples, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(machine, settings=plain)

@@ -6,14 +6,13 @@ import threading
 import time
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import cache, partial
-from importlib import import_module
 from typing import Any
 
 import anyio
 from anyio import to_thread
 from attrs import asdict, define, evolve, field, frozen
 
-from helpers.transports import TRANSPORTS
+from helpers.transports import TRANSPORTS, class_of
 from rbim import AsyncClient, AttemptEnded, Credentials, RbimError, Retry
 from rbim.operations import GroupOperation, Repeat, Success, operation
 from rbim.testing.conformance.case import environment
@@ -198,7 +197,6 @@ class _Scripts:
 
 @contextmanager
 def _server(scenario, stage):
-    """Give the origin of a server."""
     scripts, room = _Scripts(scenario, stage), 65536 if scenario.head_only else None
     with RawServer(*scripts.all(), greet=scripts.greet, head_only=scenario.head_only, receive_buffer=room) as server:
         try:
@@ -251,9 +249,8 @@ class Matrix:
     """The transport under test, which the calls of all scenarios share, and its options."""
 
     def __init__(self, module, stack, patience):
-        name, features, _ = TRANSPORTS[module]
-        self._make = partial(getattr(import_module(f"rbim.transports.{module}"), name), trust_env=False)
-        self.subject = Conformance(self._make, **features)
+        self._make = partial(class_of(module), trust_env=False)
+        self.subject = Conformance(self._make, **TRANSPORTS[module][1])
         self._stack = stack
         self._patience = patience
         self._open = {}
@@ -269,7 +266,6 @@ class Matrix:
         return self._open[proxy]
 
     async def call(self, scenario, kind):
-        """Make the call of a scenario with an operation of this kind."""
         stage = Stage()
         async with AsyncExitStack() as stack:
             place = _process(scenario, stage) if scenario.place == "process" else _place(scenario, stage)
@@ -339,7 +335,6 @@ class Matrix:
         scope.cancel()
 
     async def cell(self, scenario):
-        """Run the three calls of a scenario."""
         ended = {}
 
         async def one(kind):
@@ -406,5 +401,4 @@ def wrong(cell):
 
 
 def recorded_rows():
-    """Return the rows of the record: what every transport tells of each scenario."""
     return [{"phase": each.phase, "fault": each.fault, **asdict(told(each.known))} for each in SCENARIOS]

@@ -13,8 +13,6 @@ from unittest import mock
 from rbim.testing.conformance.server import WAIT_TIMEOUT
 
 LATE = 0.2
-"""Seconds after which a name resolves late."""
-
 _numbers = count()
 _known = {}
 
@@ -31,14 +29,7 @@ def resolver():
     """Resolve names of :func:`new_name` as they say, inside the block, and others as the system does."""
     usual = socket.getaddrinfo
 
-    def getaddrinfo(  # with the names of the real one
-        host,
-        port,
-        family=0,
-        type=0,  # noqa: A002
-        proto=0,
-        flags=0,
-    ):
+    def getaddrinfo(host, port, family=0, type=0, proto=0, flags=0):  # noqa: A002  # the names of the real one
         resolves, stage = _known.get(host.decode() if isinstance(host, bytes) else host, ("", None))
         if stage is None or flags & socket.AI_NUMERICHOST:  # trio asks so in its own thread first
             return usual(host, port, family, type, proto, flags)

@@ -51,7 +51,6 @@ class Told:
 
 
 def told(known):
-    """Return what is promised."""
     if known.ended_by == "cancellation":
         return Told(error="the cancellation", outcome="unknown")  # the outcome that observers get
     error, outcome = _attempt(known)

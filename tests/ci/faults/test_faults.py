@@ -32,8 +32,6 @@ def test_the_record_has_every_scenario_and_no_other():
     assert RECORD["transports"] == list(TESTED)
 
 
-# ------------------------------------------------------------------------------ the matrix sees what is wrong
-
 FEW = [
     each
     for each in SCENARIOS

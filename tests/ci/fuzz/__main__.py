@@ -73,7 +73,6 @@ def _run(told):
 
 
 def _progress(runner, name):
-    """Return the row of a target for the page on reliability."""
     progress, module = runner.progress(name), target(name)
     return {
         "what": module.WHAT,

@@ -13,6 +13,5 @@ class Broken(AssertionError):
 
 
 def require(holds, rule, *facts):
-    """Raise Broken unless the rule holds."""
     if not holds:
         raise Broken(rule, *facts)

@@ -8,9 +8,7 @@ from attrs import frozen
 
 from .broken import require
 
-LOOP = asyncio.new_event_loop()
-"""The event loop of all inputs of a process."""
-
+LOOP = asyncio.new_event_loop()  # the event loop of all inputs of a process
 TURNS = 60  # of the event loop, in which an answer must come
 
 
@@ -80,17 +78,14 @@ class Errors(logging.Handler):
         self.texts.append(f"{record.getMessage()} {error!r}")
 
     def clear(self):
-        """Forget those of an input before."""
         self.texts.clear()
 
     def check(self):
-        """Raise Broken if there was an error."""
         texts, self.texts = self.texts, []
         require(not texts, f"an error in the server: {texts[0].splitlines()[0][:150] if texts else ''}", *texts)
 
 
 def pieces(message, size):
-    """Return a message in pieces of a size; 0: at once."""
     return [message[begin : begin + size] for begin in range(0, len(message), size)] if size else [message]
 
 
@@ -132,7 +127,7 @@ class Answer:
     body: bytes
 
 
-def answers(written, methods, *, cut=False):
+def answers(written, methods):
     """Return the answers that a server wrote, read by hand; ``methods`` are those of the requests, in order."""
     found = []
     while written:
@@ -156,7 +151,7 @@ def answers(written, methods, *, cut=False):
             body, written = _dechunked(rest)
         elif "content-length" in headers:
             length = int(headers["content-length"])
-            require(cut or len(rest) >= length, "an answer shorter than its Content-Length", head, rest)
+            require(len(rest) >= length, "an answer shorter than its Content-Length", head, rest)
             body, written = rest[:length], rest[length:]
         else:
             body, written = rest, b""

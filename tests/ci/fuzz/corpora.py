@@ -11,12 +11,10 @@ HERE = Path(__file__).parent
 
 
 def kept(name):
-    """Return the small corpus of a target."""
     return _read(HERE / "corpus" / f"{name}.txt")
 
 
 def findings(name):
-    """Return the inputs that once broke a promise."""
     return _read(HERE / "findings" / f"{name}.txt")
 
 

@@ -16,9 +16,7 @@ from pathlib import Path
 from . import planted_faults
 from .broken import Broken
 
-STOPPED = 3
-"""The exit code after a finding, with ``stop``."""
-
+STOPPED = 3  # the exit code after a finding, with ``stop``
 ROOT = Path(__file__).parents[3]
 
 

@@ -7,8 +7,7 @@ write anew. No seed and no kept input shows one of them without the engine, exce
 import importlib
 import inspect
 
-PLANTED = {}
-"""For each target, the function that plants a fault which it must find."""
+PLANTED = {}  # for each target, the function that plants a fault which it must find
 
 
 class NotPlanted(Exception):

@@ -17,8 +17,6 @@ from . import corpora
 from .engine import STOPPED
 
 TARGETS = ("http_responses", "http_receiver", "http_emulator")
-"""The targets, in the order of ``--all``."""
-
 SLICE = 120  # seconds of one process of the engine
 INPUT_SECONDS = 20  # for one input
 MEMORY = 3000  # megabytes
@@ -30,12 +28,10 @@ class NoEngine(Exception):
 
 
 def target(name):
-    """Return the module of a target."""
     return importlib.import_module(f"tests.ci.fuzz.targets.{name}")
 
 
 def has_engine():
-    """Whether atheris is installed."""
     return importlib.util.find_spec("atheris") is not None
 
 
@@ -57,7 +53,6 @@ class Runner:
         self.folder = folder
 
     def progress(self, name):
-        """Return what was done for a target."""
         path = self.folder / name / "progress.json"
         return Progress(**json.loads(path.read_text())) if path.exists() else Progress()
 
@@ -132,7 +127,6 @@ def _escaped(word):
 
 
 def _add(progress, log, found):
-    """Add what the log of a run says."""
     runs = re.findall(r"^#(\d+)\t\w+ +cov: (\d+) ft: \d+ corp: (\d+)/", log, re.MULTILINE)
     executed = re.findall(r"stat::number_of_executed_units: +(\d+)", log) or [runs[-1][0] if runs else 0]
     seconds = re.findall(r"^Done \d+ runs in (\d+) second", log, re.MULTILINE)

@@ -66,23 +66,19 @@ class Window:
             self._note(f"left the origin: {request.url}")
 
     def allow(self, text):
-        """Let problems with this text be, such as those of a server that is gone."""
         self.allowed.append(text)
 
     @property
     def wrong(self):
-        """Every problem that was not allowed."""
         return [each for each in self.problems if not any(text in each for text in self.allowed)]
 
     def __getattr__(self, name):
         return getattr(self.page, name)
 
     def button(self, name, *, within=None, exact=True):
-        """Return a button by its accessible name."""
         return (within or self.page).get_by_role("button", name=name, exact=exact)
 
     async def show(self, tab):
-        """Open a tab by its id."""
         await self.page.locator(f"#tab-{tab}").click()
         return self.page.locator(f"#panel-{tab}")
 
@@ -94,7 +90,6 @@ class Window:
 
 
 def findings(response):
-    """Return the serious and critical findings of a result, with what they are about."""
     return [
         f"{each['id']}: {node['target']}: {node['failureSummary']}"
         for each in response["violations"]
@@ -105,7 +100,6 @@ def findings(response):
 
 @asynccontextmanager
 async def opened(browser, url, *, width=WIDE, height=900, theme="light", language="en-US"):
-    """Open an address in a window of its own."""
     context = await browser.new_context(
         viewport={"width": width, "height": height},
         color_scheme=theme,

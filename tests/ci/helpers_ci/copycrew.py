@@ -3,21 +3,20 @@
 What happened is read from the handlers' own log, and what was recorded from the file, with the standard library's sqlite3.
 """
 
-import hashlib
-import json
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections import defaultdict
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
 
-from helpers_ci.copyserver import APP_ID, TOKEN
+from helpers.processes import wait_until
+from helpers.signatures import by_hand
+from helpers_ci.copyserver import APP_ID
 
 __all__ = ["DEAD", "DONE", "WAITING", "Servers", "signed"]
 
@@ -26,22 +25,9 @@ WAITING, DONE, DEAD = range(3)
 
 
 def signed(conversation, number, does="", *, again=False):
-    """Return headers and body, by the description's words and the standard library."""
-    document = {
-        "eventType": "1",
-        "convType": "TEAM",
-        "to": conversation,
-        "fromAccount": f"{APP_ID}#1001",
-        "msgType": "TEXT",
-        "body": f"{number} {does}".strip(),
-        "msgId": f"{conversation}-{number}",
-        "resendFlag": "1" if again else "0",
-    }
-    body = json.dumps(document).encode()
-    digest = hashlib.md5(body).hexdigest().upper()
-    moment = str(int(time.time() * 1000))
-    checksum = hashlib.md5(f"{APP_ID}{TOKEN}{digest}{moment}".encode()).hexdigest().upper()
-    return {"Content-Type": "application/json", "MD5": digest, "CurTime": moment, "CheckSum": checksum}, body
+    document = {"eventType": "1", "convType": "TEAM", "to": conversation, "fromAccount": f"{APP_ID}#1001", "msgType": "TEXT"}
+    document |= {"body": f"{number} {does}".strip(), "msgId": f"{conversation}-{number}", "resendFlag": str(int(again))}
+    return by_hand(document)
 
 
 class Servers:
@@ -55,7 +41,6 @@ class Servers:
         self.log = folder / "handled.log"
         self.inbox = database or folder / "events.db"
         self.database = database
-        self.ended = []  # process ids
         self.roles = roles
         self._arguments = [str(self.inbox), str(self.log), str(lease), str(attempts)]
         self._over = threading.Event()
@@ -86,12 +71,10 @@ class Servers:
         process.wait(timeout=60)
         process.stdout.close()
         self.processes[index] = new = self.start(self.roles[index] if self.roles else "")
-        self.ended.append(process.pid)
         self.wait_until_it_serves(new)
 
     @contextmanager
     def supervised(self):
-        """Replace each process that ends, for as long as the block runs."""
         threads = [threading.Thread(target=self._supervise, args=(index,)) for index in range(len(self.processes))]
         for thread in threads:
             thread.start()
@@ -115,14 +98,10 @@ class Servers:
             return file.execute(statement).fetchall()
 
     def keys(self, state):
-        """Return the keys of the events in a state."""
         return {key for (key,) in self.ask(f"SELECT key FROM event WHERE state = {state}")}
 
     def wait_until_none_waits(self, seconds):
-        until = time.monotonic() + seconds
-        while self.ask(f"SELECT count(*) FROM event WHERE state = {WAITING}") != [(0,)]:
-            assert time.monotonic() < until, f"{self.keys(WAITING)} still wait"
-            threading.Event().wait(0.02)
+        wait_until(lambda: self.ask(f"SELECT count(*) FROM event WHERE state = {WAITING}") == [(0,)], seconds)
 
     def written(self):
         """Return the lines of the log: what, key, conversation, number and process."""
@@ -133,14 +112,9 @@ class Servers:
         ]
 
     def wait_until_begun(self, times, seconds=30):
-        """Wait until handlers began so many times in all."""
-        until = time.monotonic() + seconds
-        while sum(line[0] == "begun" for line in self.written()) < times:
-            assert time.monotonic() < until, "no handler begins"
-            threading.Event().wait(0.01)
+        wait_until(lambda: sum(line[0] == "begun" for line in self.written()) >= times, seconds)
 
     def end(self):
-        """Let all processes leave, and return their exit codes."""
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
         codes = [process.wait(timeout=30) for process in self.processes]

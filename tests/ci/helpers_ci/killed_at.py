@@ -1,8 +1,8 @@
 """rbim's command line in a process that kills itself at one moment of a job.
 
 Run by tests: ``python killed_at.py POINT MOMENT NTH COMMAND...``. ``POINT`` is a function of rbim, as ``module:name`` or
-``module:Class.name``, whose n-th call ends the process: ``before`` it, ``after`` it, or ``committed``: after the next commit
-of the journal. ``-`` for ``POINT``: the process lives.
+``module:Class.name``, whose n-th call ends the process: ``after`` it, or ``committed``, after the next commit of the
+journal. ``-`` for ``POINT``: the process lives.
 """
 
 import os
@@ -32,8 +32,6 @@ def plant(point: str, moment: str, nth: int) -> None:
     @wraps(real)
     def planted(*args, **options):
         calls.append(point)
-        if len(calls) == nth and moment == "before":
-            die()
         result = real(*args, **options)
         if len(calls) == nth and moment == "after":
             die()

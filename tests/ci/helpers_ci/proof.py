@@ -31,12 +31,10 @@ def _git(*arguments):
 
 
 def read_proof(name):
-    """Return a record."""
     return json.loads((PROOF / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def write_document(path, document):
-    """Write a record as it is."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -12,13 +12,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections import Counter
 from contextlib import contextmanager
 
 import pytest
 
-from helpers.sockets import free_port
+from helpers.processes import wait_until
+from helpers.sockets import free_port, listens
 
 ENOUGH = 20.0
 
@@ -39,9 +39,12 @@ needs_squid = pytest.mark.skipif(not SQUID, reason="squid is not installed")
 
 
 class Proxy:
-    """A proxy in front of upstream ports: started by ``with running(...)``."""
+    """A proxy in front of upstream ports: ``with Nginx(folder, port).running() as proxy``.
 
-    program = ""
+    Each has its ``command``; ``ready``, how often it has said that it is ready, since the first start; and ``lines``, what
+    was logged so far: ``name``, ``status``, and ``tries``, how many upstreams got the request.
+    """
+
     reloads_on = signal.SIGHUP
 
     def __init__(self, folder, *upstreams, certificate=None, **settings):
@@ -57,15 +60,7 @@ class Proxy:
     def origin(self):
         return f"{self.scheme}://127.0.0.1:{self.port}"
 
-    def command(self):
-        raise NotImplementedError
-
-    def lines(self):
-        """Return what was logged so far: ``body``, ``status``, and ``tries``, how many upstreams got the request."""
-        raise NotImplementedError
-
     def tries(self):
-        """Return how often each request went to an upstream, by its name."""
         found = Counter()
         for line in self.lines():
             found[line["name"]] += line["tries"]
@@ -75,40 +70,23 @@ class Proxy:
         before = self.ready()
         with (self.folder / "output.log").open("ab") as output:
             self._process = subprocess.Popen(self.command(), cwd=self.folder, stdout=output, stderr=subprocess.STDOUT)
-        until = time.monotonic() + ENOUGH
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-            except OSError:
-                assert time.monotonic() < until, f"{self.program} does not listen"
-                assert self._process.poll() is None, (self.folder / "output.log").read_text()
-                time.sleep(0.01)
-            else:
-                break
-        self._until_ready(before)
+        self._until(lambda: listens(self.port))
+        self._until(lambda: self.ready() > before)  # until then it heeds no signal
 
-    def ready(self):
-        """Return how often it has said that it is ready, since the first start."""
-        raise NotImplementedError
+    def _until(self, true):
+        def alive_and_true():
+            assert self._process.poll() is None, (self.folder / "output.log").read_text()[-2000:]
+            return true()
 
-    def _until_ready(self, before):
-        until = time.monotonic() + ENOUGH
-        while self.ready() <= before:  # until then it heeds no signal
-            alive = self._process is not None and self._process.poll() is None
-            if not alive or time.monotonic() > until:
-                raise AssertionError(f"{self.program} is not ready: {(self.folder / 'output.log').read_text()[-2000:]}")
-            time.sleep(0.01)
+        wait_until(alive_and_true, ENOUGH, 0.01)
 
     def reload(self):
         """Reload the configuration; return when the new workers run. The old ones end when their requests are answered."""
-        assert self._process is not None
         before = self.ready()
         self._process.send_signal(self.reloads_on)
-        self._until_ready(before)
+        self._until(lambda: self.ready() > before)
 
     def stop(self):
-        """Stop at once, as a restart does."""
-        assert self._process is not None
         self._process.terminate()
         try:
             self._process.wait(ENOUGH)
@@ -126,7 +104,6 @@ class Proxy:
 
 
 def _named(body):
-    """Return the name of a request by its body."""
     try:
         document = json.loads(body)
     except ValueError:
@@ -136,8 +113,6 @@ def _named(body):
 
 class Nginx(Proxy):
     """nginx with two workers. Settings: ``http``, ``server``, ``location`` and ``upstream`` are lines for these blocks."""
-
-    program = "nginx"
 
     CONFIGURATION = """
 daemon off;
@@ -212,7 +187,6 @@ http {{
 class Haproxy(Proxy):
     """HAProxy as master and worker. Settings: ``defaults``, ``frontend`` and ``backend`` are lines for these sections."""
 
-    program = "haproxy"
     reloads_on = signal.SIGUSR2
 
     CONFIGURATION = """
@@ -288,8 +262,6 @@ backend service
 class Squid(Proxy):
     """squid as a proxy for clients: it refuses ``denied.example``, and takes any login for ``login.example``."""
 
-    program = "squid"
-
     CONFIGURATION = """
 http_port 127.0.0.1:{port}
 pid_filename none
@@ -324,7 +296,6 @@ PROXIES = {"nginx": Nginx, "haproxy": Haproxy}
 
 
 def versions_of(programs):
-    """Return the versions of these programs, as they print them."""
     commands = {"nginx": [NGINX, "-v"], "haproxy": [HAPROXY, "-v"]}
     found = {}
     for program in programs:

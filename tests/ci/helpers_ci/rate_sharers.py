@@ -7,11 +7,11 @@ import asyncio
 import os
 import socket
 import struct
-import subprocess
 import sys
 from contextlib import asynccontextmanager, contextmanager
 
 from helpers.paths import ROOT
+from helpers.processes import PATIENCE, running
 from rbim import AsyncClient, Credentials, Limits, Rate, RbimError
 
 ANSWER = b'{"statusCode":"000000","statusMsg":"","groupList":[]}'
@@ -30,7 +30,6 @@ class Platform:
 
     @asynccontextmanager
     async def serving(self):
-        """Give the address at which it listens until the block ends."""
         loop, connections = asyncio.get_running_loop(), []
         listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
         listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)  # its connections inherit it
@@ -74,14 +73,10 @@ class Platform:
 
 @contextmanager
 def sharer(url, shared, limit):
-    """Give a process that sends at the rate, until the block ends."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests", ROOT / "tests" / "ci")))}
     command = [sys.executable, "-m", "helpers_ci.rate_sharers", url, shared, str(limit)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, encoding="utf-8") as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    with running(*command, env=environment, stderr=None, patience=10 * PATIENCE) as process:
+        yield process
 
 
 async def _main(url, shared, limit):

@@ -1,10 +1,13 @@
 """Applications of pages, each as the module ``recipe`` in a process of its own."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+
+from helpers.processes import CLEAN
 
 # A program that serves the ASGI application ``app`` of a module called ``recipe``, and says at which port.
 ASGI = """
@@ -19,18 +22,18 @@ with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as li
 
 
 @contextmanager
-def serving(recipe, where, variables):
-    """Serve an ASGI application whose only settings are ``variables``; give its port and its standard output.
+def serving(recipe, where, variables, program=ASGI, complaints=""):
+    """Serve an application whose only settings are ``variables``; give its port and its standard output.
 
-    Warnings are errors. Everything that it prints must be read in the block, and at the end it must stop without complaint.
+    Warnings are errors. Everything that it prints must be read in the block, and at the end it must stop with no
+    ``complaints`` but those that match.
     """
     (where / "recipe.py").write_text(recipe, encoding="utf-8")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
     paths = os.pathsep.join([str(where), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     with subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", ASGI],
+        [sys.executable, "-W", "error", "-c", program],
         cwd=where,
-        env=clean | variables | {"PYTHONPATH": paths, "PYTHONUTF8": "1"},
+        env=CLEAN | variables | {"PYTHONPATH": paths, "PYTHONUTF8": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
@@ -39,5 +42,6 @@ def serving(recipe, where, variables):
             yield int(server.stdout.readline()), server.stdout
         finally:
             server.send_signal(signal.SIGTERM)
-            out, complaints = server.communicate(timeout=30)
-    assert (out, complaints) == ("", "")
+            out, told = server.communicate(timeout=30)
+    assert out == ""
+    assert re.fullmatch(complaints, told), told

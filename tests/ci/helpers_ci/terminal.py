@@ -50,14 +50,12 @@ class Terminal:
         return ANSI.sub("", self.raw).replace("\r", "")
 
     def see(self, pattern):
-        """Wait until something is seen."""
         until = time.monotonic() + PATIENCE
         while not re.search(pattern, self.text):
             assert time.monotonic() < until, self.text
             assert self._read(), f"it ended: {self.text}"
 
     def end(self):
-        """Wait for the end; return the exit code."""
         while self._read():
             pass
         return self.process.wait(PATIENCE)

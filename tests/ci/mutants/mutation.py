@@ -59,7 +59,6 @@ class Mutant:
         return hashlib.sha256(f"{SEED} {self.key}".encode()).hexdigest()
 
     def text(self):
-        """The module with this change."""
         from cosmic_ray.mutating import mutate_code
 
         made = mutate_code(source(self.path), operator(self.operator), self.occurrence)
@@ -67,7 +66,6 @@ class Mutant:
         return str(made)
 
     def change(self):
-        """The changed lines, before and after."""
         before, after = source(self.path).splitlines(), self.text().splitlines()
         while before and after and before[0] == after[0]:
             before, after = before[1:], after[1:]

@@ -11,11 +11,8 @@ from .session import Result
 RECORD = ROOT / "docs" / "internals" / "proof" / "mutants.json"
 REASONS = ROOT / "tests" / "ci" / "mutants" / "reasons.toml"
 
-NEW = "new"
-"""The kind of a survivor without a reason."""
-
+NEW = "new"  # the kind of a survivor without a reason
 NOTICED = ("killed", "timed out")
-"""Verdicts of a mutant that a test has noticed."""
 
 
 class Results:
@@ -35,12 +32,10 @@ class Results:
         return result if result is not None and result.digest == mutant.digest else None
 
     def noticed(self, mutant):
-        """Whether a test has noticed the mutant."""
         result = self.of(mutant)
         return result is not None and result.verdict in NOTICED
 
     def add(self, result):
-        """Keep a result."""
         self._results[result.key] = result
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
@@ -48,7 +43,6 @@ class Results:
 
 
 def reasons():
-    """Return the kind and the reason of each known survivor, by its key."""
     rows = tomllib.loads(REASONS.read_text(encoding="utf-8"))["survivor"]
     found = {row["mutant"]: {"kind": row["kind"], "reason": row["reason"]} for row in rows}
     assert len(found) == len(rows), "a survivor stands there twice"

@@ -21,17 +21,11 @@ from attrs import field, frozen, mutable
 
 from .mutation import ROOT
 
-LEAST_TIME, TIMES = 8.0, 10.0
-"""A test's time-out in seconds: so many, and so many times what it takes without a mutant."""
-
-BUDGET = 25.0
-"""Seconds of tests for a mutant, by the time that they take without it: the fastest ones first."""
-
+LEAST_TIME, TIMES = 8.0, 10.0  # A test's time-out in seconds: so many, and so many times what it takes without a mutant
+BUDGET = 25.0  # seconds of tests for a mutant, by the time that they take without it: the fastest ones first
 MEMORY = 6 * 1024**3  # bytes that a process may use: a change can make an endless loop
 
-CERTAIN = 0.3
-"""Seconds: a test that takes longer may fail since the machine is busy, so it must fail again."""
-
+CERTAIN = 0.3  # seconds: a test that takes longer may fail since the machine is busy, so it must fail again
 OPTIONS = ["-q", "-s", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 INTERFACE = ("tests/test_public_api.py", "tests/test_earlier_files.py")
 """The tests that compare constructors and constants with a list, and with files: run for mutants outside of functions."""

@@ -7,9 +7,10 @@ import time
 import pytest
 from anyio import fail_after, sleep
 
-from helpers.callback_process import CLEAN, COMMAND, event, serving
+from helpers.callback_process import COMMAND, event, serving
 from helpers.deliveries import delivery
 from helpers.postgres import needs_postgres, server, sql
+from helpers.processes import CLEAN, ran
 from helpers.waiting import until
 from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.errors import InvalidRequest
@@ -25,8 +26,7 @@ RAISING = """CREATE FUNCTION "{name}".refuse() RETURNS trigger LANGUAGE plpgsql 
 
 
 def status(address):
-    command = [*COMMAND, "status", address]
-    return subprocess.run(command, capture_output=True, text=True, env=CLEAN, timeout=60, check=False)
+    return ran(*COMMAND, "status", address, env=CLEAN)
 
 
 CASES = {

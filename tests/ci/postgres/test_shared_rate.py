@@ -13,8 +13,7 @@ from helpers_ci.rate_sharers import Platform, sharer
 
 LIMIT, BURST = 50, 2
 SECONDS = 20
-STALLS = 2
-"""Requests that a busy machine holds up between their slot and the socket, in the worst second."""
+STALLS = 2  # requests that a busy machine holds up between their slot and the socket, in the worst second
 
 
 @needs_postgres

@@ -1,12 +1,10 @@
 """Named calls through a proxy, and whether what the client says of each agrees with what the platform has seen."""
 
 from collections import Counter
-from importlib import import_module
 
 import anyio
 from attrs import define, field, frozen
 
-from helpers.transports import TRANSPORTS
 from rbim import (
     AsyncClient,
     Attempt,
@@ -55,7 +53,6 @@ class Calls:
     made: dict[str, Call] = field(factory=dict)
 
     def tally(self, seen):
-        """Compare the calls with how often the platform has seen each name."""
         outcomes = Counter(call.outcome for call in self.made.values())
         lost, unseen, wrong = 0, 0, []
         for name, call in self.made.items():
@@ -82,11 +79,6 @@ class Calls:
             unseen=unseen,
             wrong=tuple(wrong),
         )
-
-
-def transport_of(module, **options):
-    """Return a transport of rbim that uses no proxy of the environment."""
-    return getattr(import_module(f"rbim.transports.{module}"), TRANSPORTS[module][0])(trust_env=False, **options)
 
 
 def _operation(kind, name, group_id=""):

@@ -44,17 +44,14 @@ class Copies:
         return self.sent - self.acknowledged
 
 
-async def copied(  # the run, each part by keyword
-    kind, folder, disturb, *, times=2, between=60, transport=None, certificate=None, **settings
-):
-    """Send copies through a proxy, and disturb it so often."""
+async def copied(kind, folder, disturb, *, times=2, between=60):
     emulator = Emulator(credentials=MINE)
     printed = []
     with serving(folder / "events.db", "--print") as receiver:
         reader = _reader(receiver, printed)
-        proxy = PROXIES[kind](folder, receiver.port, certificate=certificate, **settings)
+        proxy = PROXIES[kind](folder, receiver.port)
         with proxy.running():
-            emulator.copy_to(f"{proxy.origin}/", transport=transport)
+            emulator.copy_to(f"{proxy.origin}/")
             async with emulator.copying(), anyio.create_task_group() as tasks:
                 over = anyio.Event()
 
@@ -95,8 +92,6 @@ class _Losing:
         self._lock = threading.Lock()
 
     def before(self, port):
-        """Return the script for the receiver at this port."""
-
         def passes_on(peer, received):
             receiver = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
             try:

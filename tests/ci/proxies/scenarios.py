@@ -13,11 +13,12 @@ from anyio import to_thread
 from attrs import frozen
 
 from helpers.serving import served
+from helpers.transports import class_of
 from helpers_ci.proxies import PROXIES
 from rbim.emulator import Emulator
 from rbim.testing.conformance.server import RawServer, reply
 
-from .calls import Calls, Tally, load, transport_of
+from .calls import Calls, Tally, load
 
 LIMIT = 50  # requests a second
 LIMITING = {
@@ -62,7 +63,6 @@ class Run:
 
 @contextmanager
 def _in_front(kind, folder, *, certificate=None, **settings):
-    """Give a proxy in front of an emulator."""
     emulator = Emulator()
     with served(emulator.asgi) as url:
         port = urlsplit(url).port
@@ -72,25 +72,19 @@ def _in_front(kind, folder, *, certificate=None, **settings):
 
 
 async def _run(proxy, emulator, module, meanwhile, **options):
-    transport = transport_of(module, **options.pop("transport", {}))
+    transport = class_of(module)(trust_env=False, **options.pop("transport", {}))
     calls = await load(proxy.origin, emulator.credentials, transport, meanwhile, **options)
     seen = Counter(str(getattr(each.operation, "name", "")) for each in emulator.requests if each.operation is not None)
     await to_thread.run_sync(proxy.stop)  # it writes its last lines
     return Run(tally=calls.tally(seen), calls=calls, seen=seen, sent_on=proxy.tries())
 
 
-def certificate_of(folder):
-    """Return the file with a certificate and its key for a proxy, and the one with the authority that made it."""
+def _trust(folder):
+    """Return the file with a certificate and its key for a proxy, and the option with which a transport trusts it."""
     authority = trustme.CA()
     certificate, trusted = folder / "proxy.pem", folder / "ca.pem"
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
     authority.cert_pem.write_to_path(str(trusted))
-    return certificate, trusted
-
-
-def _trust(folder):
-    """Return the file with a certificate and its key for a proxy, and the option with which a transport trusts it."""
-    certificate, trusted = certificate_of(folder)
     return certificate, {"verify": str(trusted)}
 
 
@@ -173,6 +167,6 @@ async def repeats(kind, folder, module, *, again, calls=150):
         RawServer(platform) as server,
         PROXIES[kind](folder, server.port, server.port, **REPEATING[kind, again]).running() as proxy,
     ):
-        made = await load(proxy.origin, credentials, transport_of(module), meanwhile)
+        made = await load(proxy.origin, credentials, class_of(module)(trust_env=False), meanwhile)
         await to_thread.run_sync(proxy.stop)
         return Run(tally=made.tally(platform.seen), calls=made, seen=platform.seen, sent_on=proxy.tries())

@@ -2,7 +2,6 @@
 
 import gzip
 import re
-import subprocess
 import sys
 import zlib
 from contextlib import ExitStack, contextmanager
@@ -10,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from helpers.processes import running
 from helpers.serving import served
 from helpers.sockets import free_port
 from helpers.transports import TRANSPORTS, class_of
@@ -72,14 +72,9 @@ def _gunicorn(folder):
     (folder / "old.py").write_text(GUNICORN)
     port = free_port()
     command = [sys.executable, "-m", "gunicorn", "-b", f"127.0.0.1:{port}", "--chdir", str(folder), "old"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            assert any("Booting worker" in line for line in process.stderr)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.stderr.close()
+    with running(*command, stdout=None, patience=600) as process:
+        assert any("Booting worker" in line for line in process.stderr)
+        yield f"http://127.0.0.1:{port}"
 
 
 def encoded(body, encoding):
@@ -106,49 +101,37 @@ SCRIPTS = {
     "GBK": reply('{"statusCode":"900404","statusMsg":"没有"}'.encode("gbk")),
     "a page that is cut": closing(head("502 Bad Gateway", "Content-Length: 999") + b"<html>"),
 }
+UNKNOWN, REFUSED = ("IntermediaryError", "unknown"), ("IntermediaryError", "refused")
 PAGE = "something between you and the platform answered: '"
 KINDS = {  # the error ("" for success), its outcome, and words of its message
-    "nginx /denied": (
-        "IntermediaryError",
-        "unknown",
-        f"HTTP 403 with HTML from 127.0.0.1:PORT (Server: nginx/*): {PAGE}403",
-    ),
-    "nginx /none": ("IntermediaryError", "refused", f"HTTP 404 with HTML from 127.0.0.1:PORT (Server: nginx/*): {PAGE}404"),
-    "nginx /small": ("IntermediaryError", "refused", f"HTTP 413 with HTML from 127.0.0.1:PORT (Server: nginx/*): {PAGE}413"),
-    "nginx /away": ("IntermediaryError", "unknown", f"HTTP 502 with HTML from 127.0.0.1:PORT (Server: nginx/*): {PAGE}502"),
+    "nginx /denied": (*UNKNOWN, f"HTTP 403 with HTML from 127.0.0.1:PORT (Server: nginx/*): {PAGE}403"),
+    "nginx /none": (*REFUSED, f"HTTP 404 with HTML from 127.0.0.1:PORT (Server: nginx/*): {PAGE}404"),
+    "nginx /small": (*REFUSED, f"HTTP 413 with HTML from 127.0.0.1:PORT (Server: nginx/*): {PAGE}413"),
+    "nginx /away": (*UNKNOWN, f"HTTP 502 with HTML from 127.0.0.1:PORT (Server: nginx/*): {PAGE}502"),
     "nginx /moved": (
-        "IntermediaryError",
-        "refused",
+        *REFUSED,
         "HTTP 301 redirects to https://platform.example/moved/*, which is not followed: set base_url to https://platform.*/moved",
     ),
     "nginx /login": (
-        "IntermediaryError",
-        "refused",
+        *REFUSED,
         "HTTP 302 redirects to http://127.0.0.1*/sso/login, which is not followed: if the platform is there, set base_url",
     ),
-    "haproxy /denied": ("IntermediaryError", "unknown", f"HTTP 403 with HTML from 127.0.0.1:PORT: {PAGE}403 Forbidden"),
+    "haproxy /denied": (*UNKNOWN, f"HTTP 403 with HTML from 127.0.0.1:PORT: {PAGE}403 Forbidden"),
     "haproxy /moved": (
-        "IntermediaryError",
-        "refused",
+        *REFUSED,
         "HTTP 308 redirects to https://127.0.0.1*/moved/*, which is not followed: set base_url to https://127.0.0.1",
     ),
-    "haproxy /": ("IntermediaryError", "unknown", f"HTTP 503 with HTML from 127.0.0.1:PORT: {PAGE}503 Service Unavailable"),
-    "gunicorn /": ("IntermediaryError", "unknown", f"HTTP 500 with HTML from 127.0.0.1:PORT: {PAGE}Internal Server Error"),
+    "haproxy /": (*UNKNOWN, f"HTTP 503 with HTML from 127.0.0.1:PORT: {PAGE}503 Service Unavailable"),
+    "gunicorn /": (*UNKNOWN, f"HTTP 500 with HTML from 127.0.0.1:PORT: {PAGE}Internal Server Error"),
     "squid http://denied.example": (
-        "IntermediaryError",
-        "unknown",
+        *UNKNOWN,
         f"HTTP 403 with HTML from denied.example (Server: squid/*): {PAGE}ERROR: The requested URL",
     ),
     "squid http://login.example": (
-        "IntermediaryError",
-        "refused",
+        *REFUSED,
         "HTTP 407 with HTML from login.example (Server: squid/*): *: check user and password in the address of the proxy",
     ),
-    "squid http://127.0.0.1:CLOSED": (
-        "IntermediaryError",
-        "unknown",
-        f"HTTP 503 with HTML from 127.0.0.1:* (Server: squid/*): {PAGE}ERROR",
-    ),
+    "squid http://127.0.0.1:CLOSED": (*UNKNOWN, f"HTTP 503 with HTML from 127.0.0.1:* (Server: squid/*): {PAGE}ERROR"),
     "squid https://denied.example": (
         "NotSent",
         "not sent",
@@ -159,17 +142,13 @@ KINDS = {  # the error ("" for success), its outcome, and words of its message
         "not sent",
         "(the proxy wants other credentials: 407): check user and password",
     ),
-    "HTML with HTTP 200": ("IntermediaryError", "unknown", f"HTTP 200 with HTML from 127.0.0.1:PORT: {PAGE}Sign in'"),
-    "text": ("IntermediaryError", "unknown", f"HTTP 503 with text from 127.0.0.1:PORT: {PAGE}no healthy upstream'"),
-    "XML": (
-        "IntermediaryError",
-        "unknown",
-        f"HTTP 403 with XML from 127.0.0.1:PORT (Server: S3): {PAGE}AccessDenied'",
-    ),
-    "JSON of a gateway": ("IntermediaryError", "refused", "HTTP 404 with JSON from * (Server: kong/3.4): *no Route matched"),
-    "an error without a body": ("IntermediaryError", "refused", "HTTP 401 without a body from 127.0.0.1:PORT"),
+    "HTML with HTTP 200": (*UNKNOWN, f"HTTP 200 with HTML from 127.0.0.1:PORT: {PAGE}Sign in'"),
+    "text": (*UNKNOWN, f"HTTP 503 with text from 127.0.0.1:PORT: {PAGE}no healthy upstream'"),
+    "XML": (*UNKNOWN, f"HTTP 403 with XML from 127.0.0.1:PORT (Server: S3): {PAGE}AccessDenied'"),
+    "JSON of a gateway": (*REFUSED, "HTTP 404 with JSON from * (Server: kong/3.4): *no Route matched"),
+    "an error without a body": (*REFUSED, "HTTP 401 without a body from 127.0.0.1:PORT"),
     "429 with a page": ("Throttled", "refused", "HTTP 429, no code: '<html>slow down"),
-    "451": ("IntermediaryError", "unknown", f"HTTP 451 with HTML from 127.0.0.1:PORT: {PAGE}blocked'"),
+    "451": (*UNKNOWN, f"HTTP 451 with HTML from 127.0.0.1:PORT: {PAGE}blocked'"),
     "gzip": ("", "", ""),
     "deflate": ("", "", ""),
     "raw deflate": ("", "", ""),

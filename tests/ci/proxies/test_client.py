@@ -94,8 +94,6 @@ async def test_set_to_repeat_everything_it_doubles_requests_that_rbim_cannot_see
     assert "never" in doubled
 
 
-# ------------------------------------------------------------------------------- the tally sees what is wrong
-
 ANSWERED = Attempt(number=1, elapsed=0.1, status=200)
 UNKNOWN = Attempt(number=1, elapsed=0.1, outcome=Outcome.UNKNOWN)
 NOT_SENT = Attempt(number=1, elapsed=0.1, outcome=Outcome.NOT_SENT)

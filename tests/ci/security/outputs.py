@@ -8,7 +8,6 @@ import asyncio
 import json
 import pickle
 import re
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -22,6 +21,7 @@ from security.world import APP_ID, CREDENTIALS, SECRETS, all_logs, command, envi
 
 from helpers.page_client import showing
 from helpers.paths import TESTS
+from helpers.processes import ran
 from helpers.telemetry import Telemetry
 from rbim import AsyncClient, GroupType, LoggingObserver, Request, Retry, errors
 from rbim.bulk.job import InviteJob
@@ -134,7 +134,6 @@ def _words(name, world):
 
 
 async def _inbox(path):
-    """Make an inbox with something in quarantine, and what handlers and people see of it."""
     async with SqliteInbox(path) as inbox:
         for body in (b"not JSON", b'{"eventType": "1", "convType": "TEAM", "to": "g1", "msgType": "TEXT", "msgId": "m"}'):
             await inbox.accept(delivery_of(body, app_id=APP_ID, received=datetime(2026, 1, 2, tzinfo=UTC)))
@@ -150,7 +149,6 @@ def _failing_urls(world):
 
 @output("invite", "remove", *(f"job {act}" for act in ("list", "status", "report", "resume", "retry", "forget")))
 def _jobs(world):
-    """The commands of jobs, and every file that they write."""
     for name, values in world.environments():
         if name not in OF_JOBS:
             continue
@@ -214,7 +212,6 @@ OF_AN_INBOX = (
 
 
 def _asked(file, paths):
-    """Yield every answer of a file's page, and what its command prints."""
     with showing(file, "--debug") as page:
         for path in ("/", "/missing", *paths):
             answer = page.get(path)
@@ -227,7 +224,6 @@ def _asked(file, paths):
 
 @output("page")
 def _pages(world):
-    """The pages of jobs, and of an inbox with dead letters and events in quarantine."""
     for name, values in world.environments():
         if name in OF_JOBS:
             source = world.path("members.csv")
@@ -316,7 +312,6 @@ def _configured(world, contents):
 
 @output()
 def _control(world):
-    """Every reading command of the control interface."""
     with environment(world.environment):
         command("groups", "create", "--name", "n", "--type", "2")
         command("groups", "detail", "unknown")
@@ -337,7 +332,6 @@ ORIGINS = ("{url}", "{url}/echo", "{url}/echo/html", "{url}/echo/redirect", "htt
 
 
 async def _call(world, transport, base_url, observers=()):
-    """Make calls over a transport; yield what each error shows, and the answers as text."""
     url = base_url.format(url=world.url)
     client = AsyncClient(
         base_url=url, credentials=CREDENTIALS, transport=transport, user_name="admin", retry=LONELY, observers=observers
@@ -415,8 +409,6 @@ class Quoting:
 
 
 def _raised(transport, **options):
-    """Return what is shown of the error of a call."""
-
     async def call():
         client = AsyncClient(
             base_url="http://im.example",
@@ -503,7 +495,6 @@ _OTHERS = {errors.ClientClosed: _closed, errors.InvalidRequest: _invalid, errors
 
 @output()
 def _errors(world):
-    """Each error of the package, as a call or a receiver raises it."""
     for kind in _kinds():
         yield from _error(kind, world)
 
@@ -570,7 +561,6 @@ def _emulated(world):
 
 @output()
 def _plugin(world):
-    """The report of tests that fail, with all locals and logs."""
     test = world.path("test_it.py")
     test.write_text(
         """
@@ -589,11 +579,7 @@ def test_fails(rbim_client, rbim_emulator, rbim_inbox):
 """
     )
     words = [sys.executable, "-m", "pytest", "--showlocals", "--log-level=DEBUG", "-vv", "--full-trace", "-p", "no:asyncio"]
-    done = subprocess.run(
-        [*words, "-p", "no:cacheprovider", "-o", f"pythonpath={TESTS}", "--rootdir", test.parent, test],
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
+    words += ["-p", "no:cacheprovider", "-o", f"pythonpath={TESTS}", "--rootdir", test.parent, test]
+    done = ran(*words, encoding=None, timeout=120)
     assert b"NotFound" in done.stdout, done
     yield done.stdout + done.stderr

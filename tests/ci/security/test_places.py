@@ -4,12 +4,6 @@ import ast
 import asyncio
 import inspect
 import json
-import os
-import re
-import stat
-import tempfile
-from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
@@ -18,13 +12,11 @@ import pytest
 
 from helpers.callback_process import serving
 from helpers.commands import function_of, leaves
-from helpers.credentials import CREDENTIALS
 from helpers.paths import PACKAGE, TESTS
-from helpers.rawclient import JSON, ask, http, signed
+from helpers.rawclient import ask, http
 from rbim.callbacks import SqliteInbox
 from rbim.cli.callback.options import ServeOptions
 from rbim.cli.exit_codes import Exit
-from rbim.emulator import Emulator
 from rbim.emulator.server.server import serve
 from rbim.page.server import FilePage, serve_page
 
@@ -34,9 +26,6 @@ CHROMIUM = TESTS / "ci" / "emulator" / "chromium.jsonl"
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
-
-
-# ------------------------------------------------------------------------------ the code
 
 
 WRITES = {"NamedTemporaryFile", "FileHandler", "FileIO", "mkdir", "makedirs", "mkdtemp", "mkstemp", "rename", "symlink_to"}
@@ -75,56 +64,8 @@ def test_files_are_written_and_ports_opened_in_these_modules_alone():
     assert found == ports | arguments
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="modes are POSIX's")
-def test_a_temporary_folder_is_for_the_user_alone(tmp_path):
-    """The interpreter's promise on which each of the folders rests."""
-    before = os.umask(0)
-    try:
-        with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
-            assert stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
-    finally:
-        os.umask(before)
-
-
-# ------------------------------------------------------------------------------ servers
-
-
-HOSTILE = [
-    *(f"Origin: http://{origin}" for origin in ("evil.test", "127.0.0.1:1")),  # a page of another site, of another port
-    *(f"Sec-Fetch-Site: {site}-site" for site in ("cross", "same")),  # a link of another site, of another port
-    None,
-]
-
-
 async def _ask(port, request):
     return await ask(SimpleNamespace(host="127.0.0.1", port=port), request)
-
-
-async def test_no_port_of_the_emulator_obeys_a_page_of_another_server():
-    """The port of the platform and that of the control interface; before, during and after an outage."""
-    emulator = Emulator(credentials=CREDENTIALS)
-
-    def hostile(request, line):
-        if line is None:  # a rebound name
-            return request.replace(b"Host: localhost", b"Host: evil.test", 1)
-        return request.replace(b"\r\n\r\n", f"\r\n{line}\r\n\r\n".encode(), 1)
-
-    requests = [
-        http("GET", "/_emulator/state"),
-        http("POST", "/_emulator/reset", b"", JSON),
-        signed(emulator, "CreateGroup", name="a", type="1"),
-    ]
-    async with serve(emulator) as server:
-        control = int(re.search(r":(\d+)/", server.control_url)[1])
-        for ports in ([server.port, control], [control], [server.port, control]):
-            for port in ports:
-                for request, line in product(requests, HOSTILE):
-                    answer = await _ask(port, hostile(request, line))
-                    assert answer.status == 403
-                    assert not [name for name in answer.headers if name.startswith("access-control-")]
-                assert (await _ask(port, requests[0])).status == 200
-            await (server.accept() if ports == [control] else server.refuse(60))
-    assert (len(emulator.requests), emulator.state.groups) == (0, {})
 
 
 async def test_the_receivers_port_tells_a_page_of_another_server_nothing(tmp_path):

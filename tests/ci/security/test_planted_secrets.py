@@ -28,7 +28,6 @@ def test_no_output_has_a_planted_secret_in_it(name, world):
 
 
 def excerpt(part, secret):
-    """Return the text around a secret, for the message."""
     text = part if isinstance(part, str) else part.decode("utf-8", "backslashreplace")
     at = max(text.lower().find(secret.lower()), 0)
     return ascii(text[max(at - 200, 0) : at + 100])

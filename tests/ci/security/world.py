@@ -6,15 +6,14 @@ import json
 import logging
 import os
 import pickle
-import subprocess
 import sys
-import threading
 import traceback
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from unittest import mock
 from urllib.parse import parse_qsl, quote
 
+from helpers.processes import CLEAN, PATIENCE, running
 from helpers.serving import served
 from rbim import Credentials
 from rbim.cli.entry_point import run
@@ -33,7 +32,6 @@ SECRETS = {
 }
 CREDENTIALS = Credentials(app_id=APP_ID, app_token=SECRETS["application token"])
 PROXY_PASSWORD = quote(SECRETS["password of the proxy"], safe="")
-PATIENCE = 60
 
 
 class World:
@@ -48,7 +46,6 @@ class World:
         self._open = ExitStack()
 
     def path(self, name):
-        """Return the path of a new file of this name, in a folder of its own."""
         folder = self.folder / str(next(self._numbers))
         folder.mkdir()
         return folder / name
@@ -77,8 +74,6 @@ class World:
 
     @contextmanager
     def open(self):
-        """Serve the platform while the block runs."""
-
         async def application(scope, receive, send):  # uvicorn takes a method for an application of ASGI 2
             await self.application(scope, receive, send)
 
@@ -87,7 +82,6 @@ class World:
 
     @property
     def environment(self):
-        """The environment variables of a command that works."""
         return {
             "RBIM_BASE_URL": self.url,
             "RBIM_APP_ID": APP_ID,
@@ -122,7 +116,6 @@ class World:
         yield "token as its file", {**works, "RBIM_APP_TOKEN": "", "RBIM_APP_TOKEN_FILE": SECRETS["application token"]}
 
     def proxy(self, host):
-        """Return the address of a proxy with a password."""
         self.secrets["credentials of the proxy"] = base64.b64encode(
             f"user:{SECRETS['password of the proxy']}".encode()
         ).decode()
@@ -131,19 +124,13 @@ class World:
 
 @contextmanager
 def environment(values):
-    """Set exactly these variables of rbim and of proxies in the block."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("RBIM_") and not name.lower().endswith("_proxy")
-    }
+    kept = {name: value for name, value in CLEAN.items() if not name.lower().endswith("_proxy")}
     with mock.patch.dict(os.environ, kept | values, clear=True):
         yield
 
 
 @contextmanager
 def captured():
-    """Give a function that returns what was written to both streams in the block."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     with redirect_stdout(out), redirect_stderr(err):
         yield lambda: out.buffer.getvalue() + err.buffer.getvalue()
@@ -162,28 +149,14 @@ def process(*words, values, act=None):
 
     Without ``act`` the first line is one on standard error.
     """
-    popen = subprocess.Popen(
-        [sys.executable, "-X", "utf8", "-c", "from rbim.cli import main; main()", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=_without_rbim() | values,
-    )
-    watchdog = threading.Timer(PATIENCE, popen.kill)
-    watchdog.start()
-    try:
+    command = [sys.executable, "-X", "utf8", "-c", "from rbim.cli import main; main()", *words]
+    with running(*command, env=CLEAN | values, encoding=None) as popen:
         first = (popen.stderr if act is None else popen.stdout).readline()
         if act is not None and first.startswith(b"http"):
             act(first.decode().strip())
         popen.terminate()
         out, err = popen.communicate(timeout=PATIENCE)
-    finally:
-        watchdog.cancel()
-        popen.kill()
     return first + out + err
-
-
-def _without_rbim():
-    return {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
 
 
 HERE = str(Path(__file__).parent)

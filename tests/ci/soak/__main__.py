@@ -47,7 +47,6 @@ def main(arguments=None):
 
 
 def said(result):
-    """Return a run as text: a line for each figure, what was counted, what was lost."""
     lines = [f"{result['scenario']}, {result['minutes']:g} minutes, {result['rate']:g} requests a second"]
     for each in result["verdicts"]:
         growth = f"{each['growth']:+10,.1f} of {each['allowed']:,.0f} {each['unit']}"
@@ -57,7 +56,6 @@ def said(result):
 
 
 def passed(result):
-    """Return whether nothing grew and nothing was lost."""
     return not result["losses"] and all(each["flat"] for each in result["verdicts"])
 
 
@@ -96,7 +94,6 @@ def _say(text):
 
 
 def _run(name, told):
-    """Run one scenario in this process, and return its result as a document."""
     seconds, account, module = told.minutes * 60, Account(), scenario(name)
     with TemporaryDirectory(prefix="rbim-soak-") as folder:
         plan = Plan(
@@ -128,7 +125,6 @@ def _last(log):
 
 
 def _side_by_side(names, told):
-    """Run several scenarios at the same time, each driver in a process of its own."""
     flags = ["--minutes", str(told.minutes), "--rate", str(told.rate), "--life", str(told.life), "--json"]
     flags += ["--requests", str(told.requests)] if told.requests else []
     flags += ["--plant", told.plant] if told.plant else []

@@ -13,21 +13,11 @@ from attrs import define, field
 
 from rbim import AsyncClient, GroupType, Outcome, RbimError
 from rbim.emulator import Emulator
-from rbim.emulator.faults import (
-    CutShort,
-    Fault,
-    InvalidJson,
-    Latency,
-    ResetAfter,
-    ResetBefore,
-    SlowBody,
-    Status,
-    Throttle,
-)
+from rbim.emulator.faults import CutShort, Fault, InvalidJson, Latency, ResetAfter, ResetBefore, SlowBody, Status, Throttle
 from rbim.emulator.server import serve
 from rbim.transports.auto import transport_named
 
-from .driver import after, started
+from .driver import after, platform_of, started
 
 BOUNDS = {}
 TRANSPORTS = ("auto", "asyncio", "httpx", "httpx2", "aiohttp")
@@ -37,7 +27,6 @@ KEPT = 2_000  # records of the emulator
 
 
 def faults(rate):
-    """Return the plan of faults of a platform that is called at this rate."""
     return [
         Fault(effect=Latency(0.01, 0.7)),
         Fault(effect=Latency(20.0), probability=0.004),  # stalls
@@ -73,7 +62,6 @@ class _Caller:
     making: bool = False
 
     async def call(self):
-        """Make the next call, and count how it ends."""
         self.probe.work()
         counts = self.probe.counts
         try:
@@ -162,7 +150,6 @@ async def subject(probe):
 
 
 async def drive(plan, seconds, account):
-    """Serve the platform, with faults and short outages."""
     emulator = Emulator(seed=1)
     emulator.requests.limit = KEPT
     emulator.faults.add(*faults(plan.rate))
@@ -176,20 +163,16 @@ async def drive(plan, seconds, account):
             account.require(fate != "never" or each not in members, f"{each} was refused or not sent, and is a member")
         account.require(len(members) <= len(fates) + 1, f"{name} has more members than were invited")
 
-    async with serve(emulator) as server:
-        environment = {
-            "RBIM_BASE_URL": server.url,
-            "RBIM_APP_ID": emulator.credentials.app_id,
-            "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
-            "RBIM_USER_NAME": "admin",
-        }
-        async with started("client", plan, {"group": checked}, environment) as subject:
-            outages = asyncio.create_task(after(plan.life * 1.3, lambda: server.refuse(0.5)))
-            try:
-                await subject.at_work(seconds)
-            finally:
-                outages.cancel()
-            await subject.stop()
+    async with (
+        serve(emulator) as server,
+        started("client", plan, {"group": checked}, platform_of(emulator, server)) as subject,
+    ):
+        outages = asyncio.create_task(after(plan.life * 1.3, lambda: server.refuse(0.5)))
+        try:
+            await subject.at_work(seconds)
+        finally:
+            outages.cancel()
+        await subject.stop()
     counts = subject.end or {}
     ends = sum(number for name, number in counts.items() if name not in {"requests", "reloads"})
     account.require(counts.get("answers"), "no call was answered")

@@ -28,12 +28,10 @@ class Account:
     losses: list[str] = field(factory=list)
 
     def require(self, condition, loss):
-        """Write down a loss unless the condition holds."""
         if not condition:
             self.lose(loss)
 
     def lose(self, loss):
-        """Write down a loss; only the first hundred."""
         if len(self.losses) < MOST:
             self.losses.append(loss)
 
@@ -50,14 +48,12 @@ class Subject:
     end: dict[str, int] | None = None
 
     async def read(self):
-        """Read lines until the process ends."""
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             for key, value in json.loads(line).items():
                 self.said[key](value)
 
     def ended(self, counts):
-        """Keep the counts of the subject."""
         self.end = counts
 
     async def at_work(self, seconds):
@@ -73,7 +69,6 @@ class Subject:
             await asyncio.sleep(LOOK)
 
     async def stop(self):
-        """Ask it to stop, and wait until it has."""
         with suppress(ProcessLookupError):  # it has ended by itself: its exit code says how
             self.process.terminate()
         async with asyncio.timeout(PATIENCE):
@@ -107,6 +102,12 @@ async def started(name, plan, said, environment, *words):
             process.kill()
         await process.wait()
         reading.cancel()
+
+
+def platform_of(emulator, server):
+    token = emulator.credentials.app_token.reveal()
+    known = {"RBIM_APP_ID": emulator.credentials.app_id, "RBIM_APP_TOKEN": token, "RBIM_USER_NAME": "admin"}
+    return known | {"RBIM_BASE_URL": server.url}
 
 
 async def after(seconds, what):

@@ -87,7 +87,6 @@ class _Copies:
     draw: random.Random = field(factory=lambda: random.Random(5))
 
     async def take(self, reader, writer):
-        """Take deliveries of one connection."""
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -132,7 +131,6 @@ class _Load:
         return status
 
     async def say(self):
-        """Send a message; it is copied."""
         text = f"m{next(self.numbers)}"
         if await self.command("POST", "say", {"sender": "1001", "to": f"2{self.draw.randrange(20)}", "text": text}) == 200:
             self.said.append(text)
@@ -146,7 +144,6 @@ class _Load:
             await self.command("POST", "outage", {"seconds": 0.5})
 
     async def attack(self):
-        """Begin a request and do not end it, or send one that is refused."""
         kind = self.draw.choice(["half", "reset", "junk", "idle", "host", "large", "unsigned"])
         if kind in {"half", "reset", "junk", "idle"}:
             await closed(self.port, kind, JSON, bytes(2000), path="/2013-12-26/Application/x/IM/Group/CreateGroup")
@@ -208,7 +205,6 @@ class _Load:
 
 
 async def drive(plan, seconds, account):
-    """Use the emulator."""
     begun = asyncio.get_running_loop().create_future()
     copies = _Copies(account)
     async with started("emulator", plan, {"begun": begun.set_result}, {}) as subject:

@@ -17,7 +17,7 @@ from rbim.emulator import Emulator
 from rbim.emulator.faults import CutShort, Fault, InvalidJson, Latency, ResetAfter, ResetBefore, Status, Throttle
 from rbim.emulator.server import serve
 
-from .driver import ROOT, after, started
+from .driver import ROOT, after, platform_of, started
 from .verdict import LOG, Bound
 
 BOUNDS = {
@@ -33,7 +33,6 @@ REFUSED = "no-login-"  # accounts that the platform refuses
 
 
 def faults(rate):
-    """Return the plan of faults of a platform to which requests come at this rate."""
     return [
         Fault(effect=Latency(0.01, 0.7)),
         Fault(effect=Latency(40.0), operation="InviteJoinGroup", probability=0.0005),  # longer than a request waits
@@ -65,7 +64,6 @@ def _account(number):
 
 
 async def subject(probe, rows):
-    """Run the long job, and the short ones, until the end."""
     journal = probe.plan.folder / "long.journal"
     probe.files |= {"journal": journal, "wal": journal.with_name("long.journal-wal")}
     async with probe.running(), AsyncClient.from_env(timeout=5.0) as client:
@@ -146,7 +144,6 @@ async def _killed(_, path, rows):
 
 
 async def drive(plan, seconds, account):
-    """Serve the platform, with faults and short outages."""
     emulator = Emulator(seed=2)
     emulator.requests.limit = KEPT
     emulator.faults.add(*faults(plan.rate + 60))
@@ -163,14 +160,8 @@ async def drive(plan, seconds, account):
         account.require(done <= members <= done + unknown, f"{members} members, and the report says {job}")
 
     async with serve(emulator) as server:
-        environment = {
-            "RBIM_BASE_URL": server.url,
-            "RBIM_APP_ID": emulator.credentials.app_id,
-            "RBIM_APP_TOKEN": emulator.credentials.app_token.reveal(),
-            "RBIM_USER_NAME": "admin",
-        }
         said = {"short": checked, "long": long.update}
-        async with started("job", plan, said, environment, str(rows)) as subject:
+        async with started("job", plan, said, platform_of(emulator, server), str(rows)) as subject:
             outages = asyncio.create_task(after(plan.life * 1.3, lambda: server.refuse(0.5)))
             try:
                 await subject.at_work(seconds)
@@ -190,7 +181,6 @@ async def drive(plan, seconds, account):
 
 
 async def _accounts(journal, account):
-    """Return group, account and state of each row, by ``rbim job report --csv``."""
     command = [sys.executable, "-c", "from rbim.cli import main; main()", "job", "report", str(journal), "--csv", "-"]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
     out, error = await process.communicate()

@@ -51,7 +51,6 @@ class Probe:
     _began: float = field(factory=monotonic)
 
     def say(self, **what):
-        """Write one line to the driver."""
         sys.stdout.write(json.dumps(what) + "\n")
         sys.stdout.flush()
 
@@ -134,7 +133,6 @@ def _heap():
 
 
 def _descriptors():
-    """Return how many descriptors are open: those of sockets, and the others."""
     counts = {"descriptors": 0, "connections": 0}
     for each in os.listdir("/proc/self/fd"):  # noqa: PTH208  # the cheapest way
         with suppress(FileNotFoundError):  # the one that lists the folder
@@ -144,7 +142,6 @@ def _descriptors():
 
 
 def _size(path):
-    """Return the size in KiB, 0 without a file."""
     try:
         return -(-path.stat().st_size // 1024)
     except FileNotFoundError:

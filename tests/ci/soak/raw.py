@@ -15,7 +15,6 @@ def _head(method, path, headers, length):
 
 
 async def exchange(port, headers, body, *, method="POST", path="/"):
-    """Send one request; return the status of the answer, 0 without one."""
     writer = None
     try:
         async with asyncio.timeout(PATIENCE):

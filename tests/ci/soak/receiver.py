@@ -11,7 +11,7 @@ import random
 import socket
 import sqlite3
 import time
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from itertools import count, repeat
 from typing import Any
@@ -36,12 +36,12 @@ LEASE, TIMEOUT, ATTEMPTS = 4.0, 1.0, 3
 APP, TOKEN = "soak", "soak-token-"
 HELD = 2.5  # seconds for which another program locks the inbox
 DRAINED = 60.0  # seconds for the last events
+ATTACKS = ["checksum", "body", "token", "header", "method", "encoding", "large", "quarantine"]
+ATTACKS += ["half", "reset", "junk", "idle"]
 TRIES = 40  # of a delivery that is not answered 200
 
 
 def handlers(receiver, said):
-    """Register a handler that does what the text of the event says."""
-
     @receiver.fallback
     async def anything(event: Event, handling: HandlerContext[Any]) -> None:
         number, what = (event.body or " ").split(" ", 1)
@@ -86,14 +86,9 @@ async def subject(probe, port=""):
         async with probe.running(), aclosing(probe.lives(repeat(None))) as lives:
             async for _ in lives:
                 receiver = _made(probe, handled)
-                async with receiver, _serving(receiver, probe, int(port)) if port else _nothing():
+                async with receiver, _serving(receiver, probe, int(port)) if port else nullcontext():
                     with suppress(TimeoutError):
                         await asyncio.wait_for(probe.stopping.wait(), probe.plan.life)
-
-
-@asynccontextmanager
-async def _nothing():
-    yield
 
 
 class _Server(uvicorn.Server):
@@ -159,26 +154,15 @@ class _Sender:
         return dict(sign(body, credentials=Credentials(app_id=APP, app_token=self.token), now=datetime.now(UTC)))
 
     def spawn(self, what):
-        """Run it beside the others."""
         task = asyncio.ensure_future(what)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
     async def deliver(self):
-        """Send one authentic delivery, again and again until it is acknowledged."""
         number = str(next(self.numbers))
         what = self.draw.choices(["is fine", "fails once", "poison", "blocks", "hangs"], weights=[93, 3, 2, 1.7, 0.3])[0]
-        body = json.dumps(
-            {
-                "eventType": "1",
-                "convType": "TEAM",
-                "to": f"g{self.draw.randrange(40)}",
-                "fromAccount": f"{APP}#1001",
-                "msgType": "TEXT",
-                "msgId": number,
-                "body": f"{number} {what}",
-            }
-        ).encode()
+        event = {"eventType": "1", "convType": "TEAM", "to": f"g{self.draw.randrange(40)}", "fromAccount": f"{APP}#1001"}
+        body = json.dumps(event | {"msgType": "TEXT", "msgId": number, "body": f"{number} {what}"}).encode()
         for _ in range(TRIES):
             status = await exchange(self.port, self.signed(body), body)
             if status == 200:
@@ -193,24 +177,8 @@ class _Sender:
         self.account.counts["deliveries given up"] += 1
 
     async def attack(self):
-        """Send one that is not authentic, or not even HTTP."""
         body = json.dumps({"eventType": "1", "msgId": str(next(self.numbers)), "body": "0 forged"}).encode()
-        kind = self.draw.choice(
-            [
-                "checksum",
-                "body",
-                "token",
-                "header",
-                "method",
-                "encoding",
-                "large",
-                "half",
-                "reset",
-                "junk",
-                "idle",
-                "quarantine",
-            ]
-        )
+        kind = self.draw.choice(ATTACKS)
         headers, options = self.signed(body), {}
         if kind == "checksum":
             headers["CheckSum"] = "0" * 32
@@ -240,7 +208,6 @@ class _Sender:
         self.account.require(status != 200, f"a delivery that is not authentic ({kind}) was answered 200")
 
     async def run(self, plan):
-        """Send at a steady rate until it is told to stop."""
         while not self.stopping:
             self.spawn(self.deliver())
             if self.draw.random() < 0.2:
@@ -248,13 +215,11 @@ class _Sender:
             await asyncio.sleep(1 / plan.rate)
 
     def missing(self):
-        """Return the acknowledged deliveries that were not handled, or did not have all of their attempts."""
         attempts = {"poison": ATTEMPTS, "hangs": ATTEMPTS, "fails once": 2}
         return [each for each, what in self.acknowledged.items() if self.handled.get(each, 0) < attempts.get(what, 1)]
 
 
 def _lock(file, account):
-    """Hold the inbox for longer than the receiver waits."""
     connection = sqlite3.connect(file, isolation_level=None, timeout=5)
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -268,7 +233,6 @@ def _lock(file, account):
 
 
 async def drive(plan, seconds, account):
-    """Send deliveries, kill the other process that handles them, and lock the file."""
     token_file = plan.folder / "token"
     keys_file = plan.folder / "keys.json"
     token_file.write_text(TOKEN, encoding="utf-8")
@@ -286,7 +250,6 @@ async def drive(plan, seconds, account):
         account.require(number != "0", "a forged event was handled")
 
     async def other_worker():
-        """A second process that handles events, and is killed."""
         while True:
             said = {"handled": handled}
             with suppress(asyncio.TimeoutError, json.JSONDecodeError):

@@ -30,8 +30,6 @@ BOUNDS = {
     "tasks": Bound("", 8),
     "log": Bound("KiB", 64, per_thousand=256),  # a traceback for each handler that fails
 }
-"""The bounds of the figures that every subject has."""
-
 LOG = Bound("KiB", 4096, at_most=12 * 1024)
 """The write-ahead log of SQLite: emptied when it has 1,000 pages (4,096 KiB), so that it rises and falls."""
 
@@ -49,7 +47,6 @@ class Verdict:
 
     @property
     def flat(self):
-        """Whether the figure keeps its bound."""
         return self.growth <= self.allowed and (self.at_most is None or self.highest <= self.at_most)
 
 
@@ -64,7 +61,6 @@ def slope(points):
 
 
 def judged(samples, bounds):
-    """Judge every figure that has a bound. Raises ValueError for fewer than eight samples."""
     if len(samples) < LEAST:
         raise ValueError(f"{len(samples)} samples are too few")
     late = [each for each in samples if each["at"] >= samples[-1]["at"] / 2]

@@ -9,9 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-OWNER, OTHER = 12345, 65534
-"""Numbers of the two users; neither is root."""
-
+OWNER, OTHER = 12345, 65534  # numbers of the two users; neither is root
 PATIENCE = 60
 
 pytestmark = pytest.mark.skipif(
@@ -57,14 +55,12 @@ from rbim.emulator import Emulator
 
 
 def process(uid, script, *arguments, umask=0o022, imports=""):
-    """Start a script in a process of a user; ``become()`` makes it that user's."""
     text = PRELUDE.format(imports=imports) + script
     command = [sys.executable, "-c", text, str(uid), str(umask), *map(str, arguments)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def lines(uid, script, *arguments, umask=0o022, imports=""):
-    """Run a script as a user and return its lines of output."""
     with process(uid, f"become()\n{script}", *arguments, umask=umask, imports=imports) as started:
         try:
             out, err = started.communicate(timeout=PATIENCE)

@@ -46,7 +46,6 @@ def _say(text):
 
 
 def _record(path, name, answer):
-    """Write an answer, with what it is about, into a file with those of other questions."""
     document = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     run_of = about()
     document[name] = {"commit": run_of["commit"], "date": run_of["date"], "python": run_of["versions"]["Python"], **answer}

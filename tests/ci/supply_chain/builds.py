@@ -15,8 +15,7 @@ PLACES = (
 """The folder, the umask and the environment of each build; their times differ by a day."""
 
 DAY = 86_400
-LEFT_OUT = {".gitignore"}
-"""Files of the repository that the source distribution does not need."""
+LEFT_OUT = {".gitignore"}  # files of the repository that the source distribution does not need
 
 SHORT = (
     "tests/description/test_table.py",
@@ -30,7 +29,6 @@ SHORT = (
 
 
 def built(folder, out, environment=None):
-    """Build both distributions of the sources in a folder; return them by their kind."""
     run([sys.executable, "-m", "hatchling", "build", "-d", out], cwd=folder, environment=environment)
     return {path.suffix.removeprefix("."): path for path in out.iterdir()}
 

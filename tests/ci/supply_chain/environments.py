@@ -65,7 +65,6 @@ class Environment:
         self.python = self.bin / "python"
 
     def install(self, *what):
-        """Install requirements, or options of ``uv pip install``."""
         uv("pip", "install", "--python", self.python, *what)
 
     def run(self, *words, cwd=ROOT, environment=None):
@@ -86,7 +85,6 @@ def _is_made(path):
 
 
 def sources(folder):
-    """Copy the sources into a new folder, and return it."""
     for name in tracked():
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -63,7 +63,6 @@ def _licence(package):
 
 
 def licences(folder):
-    """Compare the licences of all packages that come with rbim and with rbim[all] with the list."""
     found = {}
     for name, extra in EXTRAS.items():
         environment = Environment(folder / name)

@@ -20,7 +20,6 @@ WITH_ASYNCIO = ("-o", "asyncio_default_fixture_loop_scope=function")  # pytest-a
 
 
 def run_suite(pytester, *options, plugin=WITHOUT_ASYNCIO):
-    """Run pytest on a suite of its own, in a process of its own; a warning is an error there as well."""
     return pytester.runpytest_subprocess(*QUIET, *plugin, *options)
 
 

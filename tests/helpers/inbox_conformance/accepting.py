@@ -1,10 +1,9 @@
 """Cases about accepting deliveries: new ones, known ones, other content, what cannot be handled, any text in them."""
 
 import anyio
-from anyio.lowlevel import checkpoint
 
 from helpers.deliveries import delivery
-from helpers.inbox_conformance.case import AT, Cases, accepted, check, same, told
+from helpers.inbox_conformance.case import AT, Cases, accepted, cancelled, check, same, told
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.protocols import OtherContent
 
@@ -12,23 +11,7 @@ CASES = Cases()
 
 NAMES = [
     *("a.b.c", "*", ">", "a.>", "$JS.API.>", " ", "a b", "\t", "a\nb", "\r\nNats-Msg-Id: x", "\0", "a\0b", "'; --", '"'),
-    *(
-        "%s",
-        "\\",
-        "\N{CHICKEN}",
-        "客户群",
-        "\u202e",
-        "x" * 1000,
-        "客" * 800,
-        ".",
-        "..",
-        "/",
-        "team/",
-        "null",
-        "0",
-        "_",
-        "-",
-    ),
+    *("%s", "\\", "\N{CHICKEN}", "客户群", "\u202e", "x" * 1000, "客" * 800, ".", "..", "/", "team/", "null", "0", "_", "-"),
 ]
 """Names of conversations that an inbox must keep apart, and must not take for patterns, paths or ends of lines."""
 
@@ -138,11 +121,7 @@ async def _(bench):
 async def _(bench):
     async with bench.inbox() as inbox:
         for number in range(8):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(inbox.accept, delivery(number))
-                for _ in range(number):
-                    await checkpoint()
-                tasks.cancel_scope.cancel()
+            await cancelled(number, inbox.accept, delivery(number))
             check(await inbox.accept(delivery(number)) in {True, False}, "a repeated accept returned no bool")
             await accepted(inbox, delivery(number), new=False)
 

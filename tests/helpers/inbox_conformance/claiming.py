@@ -6,7 +6,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from helpers.deliveries import delivery
-from helpers.inbox_conformance.case import Cases, accepted, check, same, told
+from helpers.inbox_conformance.case import Cases, accepted, cancelled, check, same, told
 
 CASES = Cases()
 
@@ -110,11 +110,7 @@ async def _(bench):
             held.extend(await backlog.claim(4))
 
         for steps in range(8):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(claim)
-                for _ in range(steps):
-                    await checkpoint()
-                tasks.cancel_scope.cancel()
+            await cancelled(steps, claim)
             for each in {each.conversation: each for each in reversed(held)}.values():
                 await backlog.release(each)
             held.clear()
@@ -123,6 +119,16 @@ async def _(bench):
             found = [claim for claim in handled if claim.conversation.endswith(f"t{team}")]
             same(told(found), [str(team), str(team + 2)], f"the events of conversation {team}")
             same([claim.attempt for claim in found], [1, 1], "their attempts")
+
+
+async def _wakes(backlog, act, what):
+    """Check that one who waits is woken by something."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(backlog.wait)
+        await anyio.sleep(0.01)
+        await act
+        tasks.cancel_scope.deadline = anyio.current_time() + 5
+    check(not tasks.cancel_scope.cancelled_caught, f"wait() did not end within 5 s after {what}")
 
 
 @CASES.add("waiting: it ends at once while an event can be claimed")
@@ -151,26 +157,14 @@ async def _(bench):
         with anyio.move_on_after(0.01) as scope:
             await backlog.wait()
         check(scope.cancelled_caught, "wait() ended although there is no event")
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(backlog.wait)
-            await anyio.sleep(0.01)
-            await inbox.accept(delivery(1))
-            tasks.cancel_scope.deadline = anyio.current_time() + 5
-        check(not tasks.cancel_scope.cancelled_caught, "wait() did not end within 5 s after an event was accepted")
+        await _wakes(backlog, inbox.accept(delivery(1)), "an event was accepted")
         await bench.handle(backlog, 1)
 
 
 @CASES.add("waiting: it ends when another process has accepted an event", durable=True)
 async def _(bench):
     async with bench.open() as (_inbox, backlog), bench.inbox() as other:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(backlog.wait)
-            await anyio.sleep(0.01)
-            await other.accept(delivery(1))
-            tasks.cancel_scope.deadline = anyio.current_time() + 5
-        check(
-            not tasks.cancel_scope.cancelled_caught, "wait() did not end within 5 s after another process accepted an event"
-        )
+        await _wakes(backlog, other.accept(delivery(1)), "another process's accept()")
         same(told(await bench.claim(backlog)), ["1"], "the event")
 
 
@@ -178,12 +172,7 @@ async def _(bench):
 async def _(bench):
     async with bench.open(delivery(1)) as (_inbox, backlog):
         (claim,) = await bench.claim(backlog)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(backlog.wait)
-            await anyio.sleep(0.01)
-            await backlog.release(claim)
-            tasks.cancel_scope.deadline = anyio.current_time() + 5
-        check(not tasks.cancel_scope.cancelled_caught, "wait() did not end within 5 s after a release")
+        await _wakes(backlog, backlog.release(claim), "a release")
 
 
 @CASES.add("waiting: it ends when a pause is over")
@@ -191,12 +180,7 @@ async def _(bench):
     async with bench.open(delivery(1)) as (_inbox, backlog):
         (claim,) = await bench.claim(backlog)
         await backlog.retry(claim, error="", pause=1.0)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(backlog.wait)
-            await anyio.sleep(0.01)
-            await bench.place.pass_time(1.1)
-            tasks.cancel_scope.deadline = anyio.current_time() + 5
-        check(not tasks.cancel_scope.cancelled_caught, "wait() did not end within 5 s after a pause was over")
+        await _wakes(backlog, bench.place.pass_time(1.1), "a pause was over")
         same(told(await bench.claim(backlog)), ["1"], "the event")
 
 

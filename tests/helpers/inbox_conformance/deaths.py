@@ -9,21 +9,14 @@ CASES = Cases(durable=True)
 
 
 async def _dies(bench, work):
-    """Let a worker do something and die."""
     async with bench.worker() as backlog:
         await work(backlog)
         await bench.place.kill(backlog)
 
 
-async def _claims_one(bench):
-    await _dies(bench, bench.claim)
-
-
 async def _claim_alone(bench, backlog, crashes):
     claims = await bench.claim(backlog, limit=10)
-    same(
-        [claim.crashes for claim in claims], [crashes], "the crashes of what was claimed, of an event that is retried alone"
-    )
+    same([claim.crashes for claim in claims], [crashes], "the crashes of an event that is retried alone")
     return claims[0]
 
 
@@ -41,11 +34,7 @@ async def _(bench):
             claim = await _claim_alone(bench, later, 1)
             same((told([claim]), claim.attempt), (["2"], 1), "event and attempt: a crash is no attempt")
             await later.begin(claim)
-            same(
-                list(await later.done((claim,), more=3)),
-                [],
-                "the next events: the lease of an event that is retried alone ends with it",
-            )
+            same(list(await later.done((claim,), more=3)), [], "the next events: its lease ends with it")
             (claim,) = await bench.claim(later)
             same((told([claim]), claim.crashes), (["3"], 0), "the event behind it and its crashes")
 
@@ -130,7 +119,7 @@ async def _(bench):
 
     async with bench.inbox() as inbox:
         await inbox.accept(delivery(1))
-        await _claims_one(bench)
+        await _dies(bench, bench.claim)
         await _dies(bench, begins)
         async with bench.worker() as later:
             await _claim_alone(bench, later, 1)
@@ -157,7 +146,7 @@ async def _(bench):
 async def _(bench):
     async with bench.inbox() as inbox:
         await inbox.accept(delivery(1))
-        await _claims_one(bench)
+        await _dies(bench, bench.claim)
         async with bench.worker() as later:
             await later.release(await _claim_alone(bench, later, 1))
             claim = await _claim_alone(bench, later, 1)
@@ -200,7 +189,7 @@ async def _(bench):
     async with bench.inbox() as inbox:
         for number in range(2):
             await inbox.accept(delivery(number))
-        await _claims_one(bench)
+        await _dies(bench, bench.claim)
         async with bench.worker() as later:
             claim = await _claim_alone(bench, later, 1)
             same(list(await later.dead_letter(claim, error="it crashed", more=1)), [], "the next events")

@@ -1,10 +1,7 @@
 """Cases about results: done, retry, dead letter, release, renew, and what a holder may do whose lease is lost."""
 
-import anyio
-from anyio.lowlevel import checkpoint
-
 from helpers.deliveries import delivery
-from helpers.inbox_conformance.case import Cases, accepted, check, lost, same, told
+from helpers.inbox_conformance.case import Cases, accepted, cancelled, check, lost, same, told
 
 CASES = Cases()
 
@@ -66,11 +63,7 @@ async def _(bench):
             async def settle(backlog=backlog, claim=claim, following=following):
                 following += await backlog.done((claim,), more=1)
 
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(settle)
-                for _ in range(steps):
-                    await checkpoint()
-                tasks.cancel_scope.cancel()
+            await cancelled(steps, settle)
             for each in following:
                 await backlog.release(each)
             await backlog.release(claim)

@@ -1,48 +1,23 @@
-"""Processes that share the file of an inbox: what they handle, what one of them had in hand when it died, its locks."""
+"""Two processes, on asyncio and on trio, share the file of an inbox."""
 
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
-from functools import partial
 from itertools import pairwise
 
-import pytest
-from anyio import fail_after
-from anyio.to_thread import run_sync
-
+from helpers.jobs import read
 from helpers.paths import TESTS
-from rbim.callbacks.inbox.sqlite import SqliteInbox
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "inbox.db"
-
-
-@pytest.fixture
-def rows(path):
-    """Executes a statement over a connection that has nothing to do with the inbox."""
-
-    def execute(statement, *values):
-        with closing(sqlite3.connect(path, isolation_level=None)) as plain:
-            return plain.execute(statement, values).fetchall()
-
-    return execute
-
 
 WORKER = """
-import sys, time, os
+import sys, time
 sys.path.insert(0, sys.argv[1])
 import anyio
 from rbim.callbacks.inbox.sqlite import SqliteInbox
-from rbim._support.event_loops import waker
 from helpers.deliveries import delivery
 
 me, per_process, teams = int(sys.argv[3]), 150, 6
 inbox = SqliteInbox(sys.argv[2], poll=0.005)
 
-async def accept(tasks):
+async def accept():
     for number in range(per_process):
         await inbox.accept(delivery(f"{me}-{number}", str(number % teams)))
         await inbox.accept(delivery(f"both-{number}", str(number % teams)))
@@ -68,14 +43,15 @@ async def work():
 
 async def main():
     async with inbox, anyio.create_task_group() as tasks:
-        tasks.start_soon(accept, tasks)
+        tasks.start_soon(accept)
         await work()
 
 anyio.run(main, backend=sys.argv[4])
 """
 
 
-def test_two_processes_that_accept_and_handle_lose_nothing_and_do_nothing_twice(path, rows):
+def test_two_processes_that_accept_and_handle_lose_nothing_and_do_nothing_twice(tmp_path):
+    path = tmp_path / "inbox.db"
     running = [
         subprocess.Popen(
             [sys.executable, "-c", WORKER, str(TESTS), path, str(me), backend], stdout=subprocess.PIPE, text=True
@@ -90,49 +66,12 @@ def test_two_processes_that_accept_and_handle_lose_nothing_and_do_nothing_twice(
         conversation, *numbers = line.split()
         told.setdefault(conversation, []).append(tuple(map(int, numbers)))
     assert sorted(number for each in told.values() for number, *_ in each) == sorted(
-        number for (number,) in rows("SELECT number FROM event")
+        number for (number,) in read(path, "SELECT number FROM event")
     )
-    assert rows("SELECT count(*), min(state), max(state) FROM event") == [(450, 1, 1)]
-    assert rows("SELECT * FROM conversation") == []
+    assert read(path, "SELECT count(*), min(state), max(state) FROM event") == [(450, 1, 1)]
+    assert read(path, "SELECT * FROM conversation") == []
     for handled in told.values():
         handled.sort(key=lambda each: each[3])
         assert [number for number, *_ in handled] == sorted(number for number, *_ in handled)
         assert all(attempt == 1 for _, _, attempt, _, _ in handled)
         assert all(before[4] <= after[3] for before, after in pairwise(handled))
-
-
-DIES = """
-import sys, os
-sys.path.insert(0, sys.argv[1])
-import anyio
-from rbim.callbacks.inbox.sqlite import SqliteInbox
-from rbim._support.event_loops import waker
-from helpers.deliveries import delivery
-
-async def main():
-    inbox = SqliteInbox(sys.argv[2], lease=float(sys.argv[3]))
-    async with inbox, inbox.backlog() as backlog:
-        await inbox.accept(delivery(1))
-        await inbox.accept(delivery(2))
-        (claim,) = await backlog.claim(1)
-        print(claim.number, flush=True)
-        os._exit(9)
-
-anyio.run(main)
-"""
-
-
-async def test_what_a_process_that_died_had_in_hand_comes_again_when_its_lease_is_over(path, rows):
-    died = await run_sync(
-        partial(subprocess.run, [sys.executable, "-c", DIES, str(TESTS), path, "0.2"], stdout=subprocess.PIPE, check=False)
-    )
-    assert (died.returncode, died.stdout) == (9, b"1\n")
-    assert rows("SELECT state, attempts FROM event ORDER BY number") == [(0, 0), (0, 0)]
-    async with SqliteInbox(path).backlog() as backlog:
-        with fail_after(10):
-            await backlog.wait()
-        (claim,) = await backlog.claim(1)
-        assert (claim.number, claim.attempt, claim.crashes) == (1, 1, 1)
-        assert not await backlog.done([claim], more=1)
-        (following,) = await backlog.claim(1)
-        assert (following.number, following.attempt, following.crashes) == (2, 1, 0)

@@ -26,8 +26,6 @@ from helpers.receiving_in_time import (
 )
 from rbim.callbacks import Receiver, SqliteInbox
 
-# ----------------------------------------------------------------- sinks with scopes and tasks of their own
-
 
 async def has_tasks(_):
     async with anyio.create_task_group() as tasks:
@@ -81,9 +79,6 @@ async def test_a_sink_with_scopes_of_its_own_is_left_in_time():
         await answered_in_time(accept)
 
 
-# --------------------------------------------------------------------------- cancellations from outside
-
-
 @on_asyncio
 async def test_a_task_that_is_cancelled_is_cancelled_also_at_the_moment_of_its_time_out():
     loop, outcomes = asyncio.get_running_loop(), Counter()
@@ -100,8 +95,6 @@ async def test_a_task_that_is_cancelled_is_cancelled_also_at_the_moment_of_its_t
             assert left_over(receiver) == {}
     assert set(outcomes) == {asyncio.CancelledError}, "a cancellation was swallowed"
 
-
-# -------------------------------------------------------------------------- one receiver in several loops
 
 LOOPS = ["asyncio", "trio"]
 

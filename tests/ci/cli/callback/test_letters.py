@@ -1,12 +1,12 @@
 """``rbim callback letters`` as processes, and beside a receiver that runs."""
 
-import subprocess
 from datetime import UTC, datetime, timedelta
 
 import anyio
 import pytest
 
-from helpers.callback_process import APP, COMMAND, PATIENCE, counts, event, serving
+from helpers.callback_process import APP, COMMAND, counts, event, serving
+from helpers.processes import ran
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.cli import Exit
@@ -15,8 +15,6 @@ from rbim.emulator.clock import EmulatedClock
 
 @pytest.fixture
 def inbox(tmp_path):
-    """An inbox with four dead letters, each of a conversation of its own."""
-
     async def fill():
         clock = EmulatedClock(start=datetime.now(UTC) - timedelta(hours=1))
         async with SqliteInbox(tmp_path / "events.db", clock=clock) as opened, opened.backlog() as backlog:
@@ -44,14 +42,7 @@ def test_requeued_ones_are_handled_at_once_by_a_receiver_that_runs(inbox, cli):
 
 
 def test_without_a_terminal_a_process_deletes_nothing(inbox):
-    done = subprocess.run(
-        [*COMMAND, "letters", "discard", str(inbox), "1"],
-        input="y\n",
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = ran(*COMMAND, "letters", "discard", inbox, "1", input="y\n")
     assert (done.returncode, done.stdout) == (Exit.USAGE, "")
     assert "there is no terminal to confirm it" in done.stderr
     assert counts(inbox).dead == 4

@@ -3,41 +3,13 @@
 import json
 import os
 import signal
-import socket
 import time
-from datetime import UTC, datetime
 
 import pytest
 
-from helpers.callback_process import MINE, PATIENCE, besides_deliveries, counts, event, serving
-from rbim.callbacks.signature import sign
+from helpers.callback_process import PATIENCE, besides_deliveries, counts, event, serving
 from rbim.cli import Exit
 from rbim.cli.callback.serve import DRAIN_TIMEOUT
-
-# ------------------------------------------------------------------------------------------------------------------ serve
-
-
-def test_what_was_begun_is_completed(tmp_path):
-    """A request that is half there when the signal comes is answered, kept, and nothing is lost."""
-    body = event(msgId="late")
-    inbox = tmp_path / "events.db"
-    with serving(inbox) as receiver:
-        told = sign(body, credentials=MINE, now=datetime.now(UTC))
-        head = "".join(f"{name}: {value}\r\n" for name, value in {**told, "Host": "x", "Content-Length": len(body)}.items())
-        with socket.create_connection((receiver.host, receiver.port), timeout=PATIENCE) as connection:
-            connection.sendall(f"POST / HTTP/1.1\r\n{head}\r\n".encode() + body[:10])
-            while receiver.post(b"{}")[0] != 200:
-                pass  # which has come after it
-            receiver.popen.send_signal(signal.SIGTERM)
-            with pytest.raises(ConnectionError):
-                receiver.connect_forever()
-            connection.sendall(body[10:])
-            assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
-        out, _ = receiver.popen.communicate(timeout=PATIENCE)
-        assert (receiver.popen.returncode, out) == (0, "")
-    with serving(inbox, "--print") as receiver:
-        assert receiver.line()["msgId"] == "late"
-        assert receiver.stop()[0] == 0
 
 
 def test_what_is_being_handled_is_completed(tmp_path):

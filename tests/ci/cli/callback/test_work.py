@@ -2,15 +2,14 @@
 
 import json
 import signal
-import subprocess
-import threading
 from contextlib import contextmanager
 
 import anyio
 import pytest
 
-from helpers.callback_process import CLEAN, COMMAND, PATIENCE, counts, event, serving
+from helpers.callback_process import COMMAND, counts, event, serving
 from helpers.deliveries import delivery
+from helpers.processes import CLEAN, PATIENCE, running
 from rbim.callbacks import SqliteInbox
 from rbim.cli import Exit
 
@@ -27,7 +26,6 @@ router = Router()
 async def shared():
     with open("handled.jsonl", "a", buffering=1, encoding="utf-8") as file:
         yield file
-        file.write(json.dumps("left") + "\\n")
 
 
 @router.on(Text)
@@ -47,7 +45,6 @@ async def other(event: Event) -> None:
 
 @pytest.fixture
 def app(tmp_path):
-    """The folder of an application with the module ``shop.handlers``."""
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").write_text("")
     (tmp_path / "shop" / "handlers.py").write_text(APPLICATION)
@@ -56,23 +53,9 @@ def app(tmp_path):
 
 @contextmanager
 def working(folder, *flags, handlers="shop.handlers:router", inbox="events.db"):
-    """Run the command in the application's folder; yields it once it handles events."""
-    with subprocess.Popen(
-        [*COMMAND, "work", handlers, "--inbox", inbox, *flags],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=CLEAN,
-        encoding="utf-8",
-        cwd=folder,
-    ) as popen:
-        watchdog = threading.Timer(PATIENCE, popen.kill)  # a line that never comes must not be waited for
-        watchdog.start()
-        try:
-            assert popen.stderr.readline() == f"rbim: handling the events of {inbox} with {handlers}\n"
-            yield popen
-        finally:
-            watchdog.cancel()
-            popen.kill()
+    with running(*COMMAND, "work", handlers, "--inbox", inbox, *flags, env=CLEAN, cwd=folder) as popen:
+        assert popen.stderr.readline() == f"rbim: handling the events of {inbox} with {handlers}\n"
+        yield popen
 
 
 def stop(popen, number=signal.SIGTERM):
@@ -82,26 +65,11 @@ def stop(popen, number=signal.SIGTERM):
 
 
 async def handled(folder, many):
-    """Wait until so many events were handled; return what the handlers wrote."""
     file = folder / "handled.jsonl"
     with anyio.fail_after(PATIENCE):
         while not file.exists() or len(file.read_text().splitlines()) < many:
             await anyio.sleep(0.02)
     return [json.loads(line) for line in file.read_text().splitlines()]
-
-
-async def test_handlers_of_an_application_beside_the_receiver(app):
-    with serving(app / "events.db") as receiver, working(app, "--around", "shop.handlers:shared") as worker:
-        for number in range(4):
-            body = event(to=f"g{number % 2}", msgId=f"m{number}", body=f"第{number}条")
-            assert (await anyio.to_thread.run_sync(receiver.post, body))[0] == 200
-        found = await handled(app, 4)
-        assert sorted(found) == [["g0", "第0条", 1], ["g0", "第2条", 1], ["g1", "第1条", 1], ["g1", "第3条", 1]]
-        assert [body for group, body, _ in found if group == "g0"] == ["第0条", "第2条"]
-        assert stop(worker) == (0, "", "")
-        assert receiver.stop()[0] == 0
-    assert (await handled(app, 5))[-1] == "left"
-    assert await anyio.to_thread.run_sync(lambda: counts(app / "events.db").done) == 4
 
 
 HUNG = """

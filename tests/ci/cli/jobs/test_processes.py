@@ -20,17 +20,11 @@ def test_a_file_name_that_is_no_utf8(tmp_path):
     with open(name, "wb") as stream:  # noqa: PTH123  # a name in bytes
         stream.write(b"group,account\ng,a\n")
     start = [sys.executable, "-c", "from rbim.cli import main; main()"]
-    environment = os.environ | {
-        "RBIM_BASE_URL": "http://127.0.0.1:9",
-        "RBIM_APP_ID": "a",
-        "RBIM_APP_TOKEN": "t",
-        "RBIM_USER_NAME": "u",
-    }
+    environment = os.environ | {"RBIM_BASE_URL": "http://127.0.0.1:9", "RBIM_APP_ID": "a", "RBIM_APP_TOKEN": "t"}
+    options = {"env": environment | {"RBIM_USER_NAME": "u"}, "capture_output": True, "timeout": PATIENCE, "cwd": tmp_path}
 
     def call(*words):
-        return subprocess.run(
-            [*start, *words], env=environment, capture_output=True, timeout=PATIENCE, check=False, cwd=tmp_path
-        )
+        return subprocess.run([*start, *words], **options, check=False)
 
     first = call("invite", name, "--patience", "0.1", "--not-done", "rest.csv")
     assert first.returncode == JobExit.GAVE_UP, first.stderr

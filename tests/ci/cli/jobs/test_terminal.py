@@ -3,14 +3,14 @@
 import os
 import re
 import stat
-import subprocess
 import sys
 
 import pytest
 
 from helpers.job_commands import invitations, members
 from helpers.paths import ROOT
-from helpers_ci.terminal import PATIENCE, Terminal
+from helpers.processes import ran
+from helpers_ci.terminal import Terminal
 from rbim.cli.exit_codes import JobExit
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
@@ -39,15 +39,12 @@ def env(served_platform, tmp_path):
 
 
 def printed_command(text):
-    """Return the command that was printed to go on with, as it stands."""
     (line,) = [line for line in text.splitlines() if line.startswith("rbim job resume ")]
     return line
 
 
 def in_a_shell(command, env):
-    return subprocess.run(
-        ["sh", "-c", command], env=env, cwd="/", capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    return ran("sh", "-c", command, env=env, cwd="/")
 
 
 def test_ctrl_c_lets_requests_end_and_the_printed_command_does_the_rest(platform, group, env, tmp_path):
@@ -74,30 +71,3 @@ def test_ctrl_c_lets_requests_end_and_the_printed_command_does_the_rest(platform
     assert re.search(r"invited +20 +100\.0%", ended.stdout)
     assert members(platform, group) == {f"u{number}" for number in range(20)}
     assert len(invitations(platform)) == 20  # nobody was invited twice
-
-
-def test_two_ctrl_c_abandon_what_is_in_flight_and_the_printed_command_sends_it_again(platform, group, env, tmp_path):
-    file = tmp_path / "members.csv"
-    file.write_text("group,account\n" + "".join(f"{group},u{number}\n" for number in range(9)), encoding="utf-8")
-    platform.requests.clear()
-    platform.door.holding = True
-
-    tokens = ["--chunk", "1", "--concurrency", "2"]
-    with Terminal("invite", file, *tokens, env=env, columns=100) as shown:
-        shown.see("2 of 2 in flight")
-        shown.type(CTRL_C)
-        shown.see("stopping: waiting for 2 requests in flight")
-        shown.type(CTRL_C)
-        shown.see("stopped at once: requests in flight may still take effect")
-        code = shown.end()
-    text = shown.text
-
-    assert code == JobExit.INTERRUPTED
-    assert re.search(r"unknown +2 ", text)
-    assert len(invitations(platform)) == 2
-    platform.door.holding = False
-    ended = in_a_shell(printed_command(text), env)
-
-    assert ended.returncode == JobExit.DONE, ended.stderr
-    assert members(platform, group) == {f"u{number}" for number in range(9)}
-    assert len(invitations(platform)) == 11

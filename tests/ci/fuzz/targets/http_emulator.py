@@ -94,7 +94,6 @@ _errors = []
 
 
 def check(data):
-    """Send one connection's bytes."""
     if not data:
         return
     if not _errors:

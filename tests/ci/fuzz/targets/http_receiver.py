@@ -122,7 +122,6 @@ def _setup():
 
 
 def check(data):
-    """Send one connection's bytes."""
     if not data:
         return
     setup = _setup()

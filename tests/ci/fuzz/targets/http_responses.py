@@ -28,7 +28,6 @@ LIMIT = 300  # bytes of a body
 
 
 def seeds():
-    """Return responses of each kind."""
     ok = b"HTTP/1.1 200 OK\r\n"
     responses = [
         ok + b"Content-Length: 5\r\n\r\nhello",
@@ -61,7 +60,6 @@ class Read:
 
 
 def check(data):
-    """Read one response in several ways."""
     if len(data) < 3:
         return
     place = (data[0] << 8 | data[1]) % (len(data) - 2)
