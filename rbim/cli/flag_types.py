@@ -6,16 +6,26 @@ import re
 from typing import Annotated, TypeAlias
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 __all__ = ["FileName", "Flag", "Json", "Port", "Repeated", "one_value"]
+
+MOST_PORT = 65535
+
+
+def _port(_: object, port: int) -> None:
+    """Check a port; every command imports this module, and cyclopts.validators would take longer than the rest of it."""
+    if port < 0:
+        raise ValueError("Must be >= 0.")
+    if port > MOST_PORT:
+        raise ValueError(f"Must be <= {MOST_PORT}.")
+
 
 # A file although it is a text: it may also be ``-``, or an address of servers.
 FileName: TypeAlias = str
 
 Flag: TypeAlias = Annotated[bool, Parameter(negative=(), show_default=False)]
 Json: TypeAlias = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
-Port: TypeAlias = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
+Port: TypeAlias = Annotated[int, Parameter(validator=_port)]
 Repeated: TypeAlias = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
 _SEPARATORS = re.compile("[,;\uff0c\uff1b\u3001]")  # also full-width ones
