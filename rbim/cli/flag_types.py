@@ -28,7 +28,7 @@ Json: TypeAlias = Annotated[bool, Parameter(name="--json", negative=(), show_def
 Port: TypeAlias = Annotated[int, Parameter(validator=_port)]
 Repeated: TypeAlias = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
-_SEPARATORS = re.compile("[,;\uff0c\uff1b\u3001]")  # also full-width ones
+_SEPARATORS = "[,;\uff0c\uff1b\u3001]"  # also full-width ones
 
 
 def one_value(text: str, otherwise: str = "") -> str:
@@ -36,9 +36,9 @@ def one_value(text: str, otherwise: str = "") -> str:
 
     ``otherwise`` is the way to give a value that does contain a comma.
     """
-    parts = [part.strip() for part in _SEPARATORS.split(text)]
+    parts = [part.strip() for part in re.split(_SEPARATORS, text)]
     if len(parts) == 1:
         return text
-    found, right = _SEPARATORS.findall(text)[0], " ".join(part for part in parts if part)
+    found, right = re.findall(_SEPARATORS, text)[0], " ".join(part for part in parts if part)
     message = f"{text!r} contains {found!r}: separate values with spaces{': ' if right else ''}{right}"
     raise ValueError(f"{message} (one value that contains {found!r}: use {otherwise})" if otherwise else message)
