@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, timedelta, timezone, tzinfo
 from types import MappingProxyType
-from typing import Any, Literal, Self, TypeVar, cast, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Self, TypeVar, cast, get_args, get_origin
 
 import attrs
 from attrs import frozen
@@ -40,8 +40,7 @@ NEEDED: dict[Any, str] = {
 }
 
 
-@frozen(kw_only=True)
-class Gap:
+class Gap(NamedTuple):
     """One gap of the interface description, with the default that settles it.
 
     ``only`` is the only user of a choice that a client does not notice: "receiver", "emulator and receiver", "emulator".
