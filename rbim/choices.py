@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, timedelta, timezone, tzinfo
 from inspect import cleandoc
 from types import MappingProxyType
-from typing import Any, Literal, Self, TypeVar, cast, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Self, TypeVar, cast, get_args, get_origin
 
 import attrs
 from attrs import frozen
@@ -30,7 +30,7 @@ T = TypeVar("T")
 NONE = "none"  # the document of None; as an entry of a mapping it removes the default's entry
 MAX_DIGITS = 30  # characters of a number in a text
 MAX_NUMBER = 2**31 - 1  # of a number
-OFFSET = re.compile(r"(?:UTC)?([+-])([0-9]{2}):?([0-9]{2})")
+OFFSET = r"(?:UTC)?([+-])([0-9]{2}):?([0-9]{2})"
 NEEDED: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number from 1 to 2,147,483,647",
@@ -41,8 +41,7 @@ NEEDED: dict[Any, str] = {
 }
 
 
-@frozen(kw_only=True)
-class Gap:
+class Gap(NamedTuple):
     """One gap of the interface description, with the default that settles it.
 
     ``only`` is the only user of a choice that a client does not notice: "receiver", "emulator and receiver", "emulator".
@@ -192,7 +191,7 @@ def _zone(given: object) -> tzinfo | None:
     from zoneinfo import ZoneInfo, available_timezones
 
     try:
-        if found := OFFSET.fullmatch(given):
+        if found := re.fullmatch(OFFSET, given):
             offset = timedelta(hours=int(found[2]), minutes=int(found[3]))
             return timezone(-offset if found[1] == "-" else offset)
         return ZoneInfo(given)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from attrs import frozen
@@ -14,6 +13,7 @@ from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 
 __all__ = [
@@ -79,7 +79,7 @@ def token_in(file: str | Path, named_by: str) -> Secret:
     Raises InvalidRequest; ``named_by`` is the variable or key that names the file, for its message.
     """
     try:
-        with Path(file).open("rb") as stream:
+        with open(file, "rb") as stream:  # noqa: PTH123  # pathlib would be imported for this alone
             token = Secret(stream.read(MAX_TOKEN_FILE + 1).decode("utf-8-sig").strip())
         if len(token.reveal()) <= MAX_TOKEN_FILE:
             return token
@@ -118,7 +118,7 @@ def _token() -> Secret:
 def _listed(file: str | Path) -> tuple[tuple[Credentials, ...] | None, str]:
     """Return the credentials in a file, or None and the cause. Raises nothing that could show a token."""
     try:
-        with Path(file).open("rb") as stream:
+        with open(file, "rb") as stream:  # noqa: PTH123
             entries = json.loads(stream.read(MAX_LIST_FILE))
     except json.NotJson as error:
         return None, f"{error}: {_LIST}"

@@ -115,9 +115,9 @@ def keys_of(body: bytes) -> tuple[set[str], list[str]]:
     return keys, twice
 
 
-_HALVES = re.compile(rb"\xed[\xa0-\xaf][\x80-\xbf]\xed[\xb0-\xbf][\x80-\xbf]|\xed[\xa0-\xbf][\x80-\xbf]")
+_HALVES = rb"\xed[\xa0-\xaf][\x80-\xbf]\xed[\xb0-\xbf][\x80-\xbf]|\xed[\xa0-\xbf][\x80-\xbf]"
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
-_LONG_CHARACTERS = re.compile("[\u0800-\ufffc\U00010000-\U0010ffff]")  # three bytes or more: other charsets rarely look so
+_LONG_CHARACTERS = "[\u0800-\ufffc\U00010000-\U0010ffff]"  # three bytes or more: other charsets rarely look so
 
 
 def loads_repaired(body: bytes) -> tuple[Any, bytes]:  # JSON
@@ -137,10 +137,10 @@ def loads_repaired(body: bytes) -> tuple[Any, bytes]:  # JSON
 
 
 def _repaired(body: bytes) -> bytes:
-    joined = _HALVES.sub(_joined, body)
+    joined = re.sub(_HALVES, _joined, body)
     text = joined.decode("utf-8", "replace")
     bad = text.count(_REPLACED) - body.count(_REPLACED.encode())
-    if bad > len(_LONG_CHARACTERS.findall(text)):
+    if bad > len(re.findall(_LONG_CHARACTERS, text)):
         try:
             return body.decode("gb18030").encode()
         except ValueError:

@@ -11,12 +11,10 @@ if TYPE_CHECKING:
 __all__ = [
     "empty",
     "excerpt",
-    "formula_of",
     "headline",
     "install_command",
     "looks_secret",
     "missing_extra",
-    "no_formula",
     "one_line",
     "quoted",
     "quoted_key",
@@ -72,32 +70,6 @@ def quoted(value: object, at_most: int = QUOTED) -> str:
 def quoted_key(name: object) -> str:
     """Return a wrong key for an error message, or only its length if it may be a secret in the wrong place."""
     return f"a key of {len(name)} characters" if isinstance(name, str) and looks_secret(name) else str(name)
-
-
-_SIGNS = "=+\\-@\uff1d\uff0b\uff0d\uff20"  # also in full width
-_STARTS_FORMULA = re.compile(f"[\\s\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u2069\\ufeff]*[{_SIGNS}]|[\\t\\r\\n]")
-_CELL_IN_CELL = re.compile(f'([;,|\\t\\r\\n]["\\s]*)(?=[{_SIGNS}])')
-_SIGN_IN_CELL = re.compile(f"([;,|\\t\\r\\n][\"\\s]*)'(?=[{_SIGNS}])")
-_SIGNED_DIGITS = re.compile("[+-]?[0-9]+")
-
-
-def no_formula(text: str) -> str:
-    """Return a cell of a table that a spreadsheet does not evaluate as a formula (OWASP: CSV injection).
-
-    An apostrophe is put before a cell that begins with ``= + - @``, a tab or a line end, also after blanks and in full
-    width. It is also put before such a sign behind ``; , |`` or a line end, which begins a cell in a spreadsheet with that
-    separator. A sign with only digits behind it (``+8613800138000``) is a number, and stays.
-    """
-    if text.isalnum() or _SIGNED_DIGITS.fullmatch(text):
-        return text
-    begun = f"'{text}" if _STARTS_FORMULA.match(text) else text
-    return _CELL_IN_CELL.sub(r"\1'", begun)
-
-
-def formula_of(cell: str) -> str:
-    """Return the text of which :func:`no_formula` made this cell, or the cell itself if it made it of none other."""
-    text = _SIGN_IN_CELL.sub(r"\1", cell.removeprefix("'")) if "'" in cell else cell
-    return text if text != cell and no_formula(text) == cell else cell
 
 
 def headline(error: str) -> str:

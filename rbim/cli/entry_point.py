@@ -152,14 +152,19 @@ def build_app(words: Sequence[str] = ()) -> App:
         version_flags=(),  # a global flag
         suppress_keyboard_interrupt=False,  # run returns its exit code
     )
+    named = words[0] if words else ""
+    has_operations = namespace(named) is not None
+    every = named == "completion" or not (named in COMMANDS or has_operations)
     for name, (where, summary) in COMMANDS.items():
+        if not (every or name == named):
+            continue
         if where is None:
             app.register_install_completion_command(name=name, help=summary)  # pyright: ignore[reportUnknownMemberType]
         elif name in {"invite", "remove"}:
             app.command(where, name=name, help_epilogue=f"{JOB_EXITS}\n\n{GLOBAL_FLAGS_HELP}")
         else:
             app.command(where, name=name)
-    if not words or words[0] not in COMMANDS or words[0] == "completion" or namespace(words[0]) is not None:
+    if every or has_operations:
         from rbim.cli.operations import add_operations
 
         add_operations(app, words)

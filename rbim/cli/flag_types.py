@@ -6,19 +6,29 @@ import re
 from typing import Annotated, TypeAlias
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 __all__ = ["FileName", "Flag", "Json", "Port", "Repeated", "one_value"]
+
+MOST_PORT = 65535
+
+
+def _port(_: object, port: int) -> None:
+    """Check a port; every command imports this module, and cyclopts.validators would take longer than the rest of it."""
+    if port < 0:
+        raise ValueError("Must be >= 0.")
+    if port > MOST_PORT:
+        raise ValueError(f"Must be <= {MOST_PORT}.")
+
 
 # A file although it is a text: it may also be ``-``, or an address of servers.
 FileName: TypeAlias = str
 
 Flag: TypeAlias = Annotated[bool, Parameter(negative=(), show_default=False)]
 Json: TypeAlias = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
-Port: TypeAlias = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
+Port: TypeAlias = Annotated[int, Parameter(validator=_port)]
 Repeated: TypeAlias = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
-_SEPARATORS = re.compile("[,;\uff0c\uff1b\u3001]")  # also full-width ones
+_SEPARATORS = "[,;\uff0c\uff1b\u3001]"  # also full-width ones
 
 
 def one_value(text: str, otherwise: str = "") -> str:
@@ -26,9 +36,9 @@ def one_value(text: str, otherwise: str = "") -> str:
 
     ``otherwise`` is the way to give a value that does contain a comma.
     """
-    parts = [part.strip() for part in _SEPARATORS.split(text)]
+    parts = [part.strip() for part in re.split(_SEPARATORS, text)]
     if len(parts) == 1:
         return text
-    found, right = _SEPARATORS.findall(text)[0], " ".join(part for part in parts if part)
+    found, right = re.findall(_SEPARATORS, text)[0], " ".join(part for part in parts if part)
     message = f"{text!r} contains {found!r}: separate values with spaces{': ' if right else ''}{right}"
     raise ValueError(f"{message} (one value that contains {found!r}: use {otherwise})" if otherwise else message)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time
 from enum import Enum
 from functools import partial
@@ -29,7 +29,6 @@ from rbim.cli.flag_types import Json, one_value  # cyclopts reads it
 from rbim.cli.global_flags import same_with
 from rbim.errors import RbimError
 from rbim.operations.base import Repeat, description_of, fields_of, is_optional, options_of
-from rbim.operations.call_tasks import CallPolicy, NoCallPolicy, default_no_call_policies
 from rbim.operations.catalogue import entries, namespace, summary_of
 
 if TYPE_CHECKING:
@@ -225,10 +224,6 @@ COMMAND_LINE = "cli"  # the source of tokens that do not come from a file
 KEEP = "keep"  # the word for None if the default is not None
 FIRST = "group_id"  # the positional field, if it is required
 COLLECTIONS = (list, set, frozenset)  # any other collection becomes a tuple
-WORDS: dict[Any, dict[str, Callable[[], Sequence[Any]]]] = {
-    NoCallPolicy: {"default": default_no_call_policies, "none": tuple[NoCallPolicy]}
-}
-"""Words that stand for several values, by type."""
 
 
 class _AsRead:
@@ -256,7 +251,7 @@ def flags_of(kind: type[Operation[Any]]) -> list[inspect.Parameter]:
         annotation, shown, keep = _annotation(attribute)
         conversion: dict[str, Any] = {}
         if _several(attribute.type) is not None:
-            conversion = {"converter": _read_several(attribute.type), "consume_multiple": True}
+            conversion = {"converter": _read_several(attribute), "consume_multiple": True}
         elif annotation is not bool:
             conversion = {"converter": _read_single(_reader(attribute.type), keep=keep)}
         flag = Parameter(
@@ -285,7 +280,7 @@ def _flag_of(attribute: attrs.Attribute[Any]) -> str:
 
 def _empty_word(attribute: attrs.Attribute[Any]) -> str | None:
     """Return the word that stands for no values of a field; None if the field needs a value."""
-    words = WORDS.get(_several(attribute.type), {})
+    _, words = _spelling(attribute)
     return next((word for word, values in words.items() if not values()), None)
 
 
@@ -337,10 +332,17 @@ def _read_single(read: Reader, *, keep: bool) -> Callable[[Any, Sequence[Token]]
     return lambda _, tokens: None if keep and tokens[0].value == KEEP else read(tokens[0].value)
 
 
-def _read_several(kind: Any) -> Callable[[Any, Sequence[Token]], Any]:  # a type expression
-    one = _several(kind)
-    read, words = _reader(one), WORDS.get(one, {})
-    collect = next((get_origin(o) for o in options_of(kind) if get_origin(o) in COLLECTIONS), tuple)
+def _spelling(attribute: attrs.Attribute[Any]) -> tuple[Reader | None, Mapping[str, Callable[[], Iterable[Any]]]]:
+    """Return the reader and the words of a field that was declared with :func:`~rbim.operations.base.spelled`."""
+    found: tuple[Reader | None, Mapping[str, Callable[[], Iterable[Any]]]] = attribute.metadata.get("spelled", (None, {}))
+    return found
+
+
+def _read_several(attribute: attrs.Attribute[Any]) -> Callable[[Any, Sequence[Token]], Any]:
+    one = _several(attribute.type)
+    own, words = _spelling(attribute)
+    read = own or _reader(one)
+    collect = next((get_origin(o) for o in options_of(attribute.type) if get_origin(o) in COLLECTIONS), tuple)
 
     def convert(_: Any, tokens: Sequence[Token]) -> Any:
         found: list[Any] = []
@@ -358,7 +360,7 @@ def _reader(kind: Any) -> Reader:  # a type expression
     readers: list[Reader] = []
     for option in options_of(kind):
         named = _named(option)
-        readers.append(_policy if option is NoCallPolicy else _choosing(named) if named else READERS.get(option, _json))
+        readers.append(_choosing(named) if named else READERS.get(option, _json))
 
     def read(text: str) -> Any:
         for each in readers[:-1]:
@@ -369,17 +371,6 @@ def _reader(kind: Any) -> Reader:  # a type expression
         return readers[-1](text)
 
     return read if len(readers) > 1 else readers[0]
-
-
-def _policy(text: str) -> NoCallPolicy | CallPolicy:
-    """Return a policy from its entry, or a call policy object, which holds such entries."""
-    try:
-        document = wire_json.loads(text.encode())
-    except ValueError:
-        document = None
-    if isinstance(document, dict) and "policy" in document:
-        return CallPolicy.from_wire(cast("dict[str, Any]", document))
-    return NoCallPolicy.from_entry(text)
 
 
 def _choosing(named: dict[str, Any]) -> Reader:
@@ -453,7 +444,7 @@ def _spelled(text: str, kind: type[Any]) -> str:
 def _help(attribute: attrs.Attribute[Any], kind: type[Operation[Any]]) -> str | None:
     """Return the description of a field, the words that it takes, and its limit."""
     described = description_of(attribute) or _inherited_help(attribute, kind)
-    words = WORDS.get(_several(attribute.type))
+    _, words = _spelling(attribute)
     parts = [described, f"Takes {', '.join(words)}, or entries in the format of the wire." if words else None]
     parts += [f"At most {limit} characters." for name, limit in kind.spec.limits if name == attribute.name]
     return " ".join(part for part in parts if part) or None

@@ -19,7 +19,7 @@ from rbim.errors import InvalidRequest
 from rbim.validators import longest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from rbim.clock import Clock
     from rbim.dialect import Dialect
@@ -39,6 +39,7 @@ __all__ = [
     "is_optional",
     "operation",
     "options_of",
+    "spelled",
     "wire",
     "wire_name",
     "wire_names",
@@ -150,6 +151,14 @@ def description_of(attribute: attrs.Attribute[Any]) -> str | None:
     """Return the description of a field, or None if :func:`described` was not used."""
     found: str | None = attribute.metadata.get("described")
     return found
+
+
+def spelled(read: Callable[[str], Any], words: Mapping[str, Callable[[], Iterable[Any]]]) -> dict[str, Any]:
+    """Return the ``metadata=`` of a field with several values: how the command line reads each of them.
+
+    ``read`` reads the text of one value; ``words`` are words that stand for several values.
+    """
+    return {"spelled": (read, words)}
 
 
 def wire_of(attribute: attrs.Attribute[Any]) -> Wire:

@@ -13,7 +13,7 @@ from attrs import Attribute, field, frozen
 from rbim._support import json
 from rbim._support.text import empty
 from rbim.errors import InvalidRequest
-from rbim.operations.base import Answer, Endpoint, Operation, check_length, described, operation, wire
+from rbim.operations.base import Answer, Endpoint, Operation, check_length, described, operation, spelled, wire
 from rbim.operations.namespace import Method, Namespace
 from rbim.validators import at_least_one, one_of, text
 
@@ -362,6 +362,17 @@ def _read_policies(value: Any) -> tuple[NoCallPolicy, ...] | tuple[CallPolicy, .
     return objects[0].policies if len(objects) == 1 and objects[0].policies else objects
 
 
+def _read_policy(text: str) -> NoCallPolicy | CallPolicy:
+    """Return a policy from its entry, or a call policy object, which holds such entries."""
+    try:
+        document = json.loads(text.encode())
+    except ValueError:
+        document = None
+    if isinstance(document, dict) and "policy" in document:
+        return CallPolicy.from_wire(cast("dict[str, Any]", document))
+    return NoCallPolicy.from_entry(text)
+
+
 @operation("CreateCallTask", paths=(CALL.path, CALL.path.removesuffix("/save")))
 @frozen(kw_only=True)
 class CreateCallTask(Operation[CallTaskCreated]):
@@ -403,7 +414,8 @@ class CreateCallTask(Operation[CallTaskCreated]):
         converter=_policies,
         validator=_one_kind,
         metadata=wire(write=_write_policies, read=_read_policies)
-        | described("The periods in which the task must not call."),
+        | described("The periods in which the task must not call.")
+        | spelled(_read_policy, {"default": default_no_call_policies, "none": tuple[NoCallPolicy]}),
     )
     rand: str | None = field(
         default=None,

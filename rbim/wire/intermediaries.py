@@ -78,7 +78,7 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 PROXY_LOGIN = 407
 LOGIN = "check user and password in the address of the proxy"
 PAGE = 4096  # bytes of a page that are searched for words
-TAGS = re.compile(rb"(?is)<(script|style)\b.*?</\1\s*>|<[^>]*>")
+TAGS = rb"(?is)<(script|style)\b.*?</\1\s*>|<[^>]*>"
 
 
 def page_of(response: Response, setting: str, address: str, path: str, *, retry_after: float | None) -> IntermediaryError:
@@ -118,7 +118,7 @@ def _target(response: Response, asked: str) -> str:
 def _words(body: bytes) -> str:
     """Return the first words of a page, in quotes; of HTML without its tags."""
     begin = body[:PAGE]
-    text = TAGS.sub(b" ", begin) if begin.lstrip()[:1] == b"<" else begin
+    text = re.sub(TAGS, b" ", begin) if begin.lstrip()[:1] == b"<" else begin
     return excerpt(text.strip()) if text.strip() else ""
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from attrs import field, frozen
 
-from rbim._support.text import formula_of, one_line
+from rbim._support.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +25,7 @@ __all__ = [
     "cleaned",
     "column_key",
     "excerpt_of",
+    "no_formula",
     "parse_row",
     "unescaped",
 ]
@@ -127,7 +128,33 @@ def unescaped(cell: str) -> str:
     """Return the text for which a cell of CSV stands: a number kept by ``="0138"``, or a formula made harmless."""
     cell = cleaned(cell)
     kept = KEPT_AS_TEXT.fullmatch(cell)
-    return kept[1] if kept else formula_of(cell)
+    return kept[1] if kept else _formula_of(cell)
+
+
+_SIGNS = "=+\\-@\uff1d\uff0b\uff0d\uff20"  # also in full width
+_STARTS_FORMULA = re.compile(f"[\\s\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u2069\\ufeff]*[{_SIGNS}]|[\\t\\r\\n]")
+_CELL_IN_CELL = re.compile(f'([;,|\\t\\r\\n]["\\s]*)(?=[{_SIGNS}])')
+_SIGN_IN_CELL = re.compile(f"([;,|\\t\\r\\n][\"\\s]*)'(?=[{_SIGNS}])")
+_SIGNED_DIGITS = re.compile("[+-]?[0-9]+")
+
+
+def no_formula(text: str) -> str:
+    """Return a cell of a table that a spreadsheet does not evaluate as a formula (OWASP: CSV injection).
+
+    An apostrophe is put before a cell that begins with ``= + - @``, a tab or a line end, also after blanks and in full
+    width. It is also put before such a sign behind ``; , |`` or a line end, which begins a cell in a spreadsheet with that
+    separator. A sign with only digits behind it (``+8613800138000``) is a number, and stays.
+    """
+    if text.isalnum() or _SIGNED_DIGITS.fullmatch(text):
+        return text
+    begun = f"'{text}" if _STARTS_FORMULA.match(text) else text
+    return _CELL_IN_CELL.sub(r"\1'", begun)
+
+
+def _formula_of(cell: str) -> str:
+    """Return the text of which :func:`no_formula` made this cell, or the cell itself if it made it of none other."""
+    text = _SIGN_IN_CELL.sub(r"\1", cell.removeprefix("'")) if "'" in cell else cell
+    return text if text != cell and no_formula(text) == cell else cell
 
 
 def _text(name: str, value: Any, *, allow_damaged: bool) -> str:

@@ -9,8 +9,8 @@ from codecs import getwriter
 from functools import lru_cache
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from rbim._support.text import no_formula, one_line
-from rbim.bulk.input.rows import ADDED, Format
+from rbim._support.text import one_line
+from rbim.bulk.input.rows import ADDED, Format, no_formula
 from rbim.bulk.work import MAX_REASON, AccountState, RequestState
 from rbim.errors import InvalidRequest
 
@@ -126,7 +126,7 @@ def write_csv(stream: IO[bytes], rows: Iterable[ReportRow], *, mark: bool) -> No
     r"""Write rows as CSV in UTF-8 below the names of their columns; ``mark``: with a byte order mark, for spreadsheets.
 
     The file is for people, who may open it in a spreadsheet: a cell that would be a formula gets an apostrophe
-    (:func:`~rbim._support.text.no_formula`), an account or a group that would become another number is written as
+    (:func:`~rbim.bulk.input.rows.no_formula`), an account or a group that would become another number is written as
     ``="0138"``. :class:`~rbim.bulk.RowFile` reads the exact values of both. Lines end with ``\r\n``, as usual for CSV.
     """
     write = csv.writer(getwriter("utf-8-sig" if mark else "utf-8")(stream)).writerow

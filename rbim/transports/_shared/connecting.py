@@ -11,10 +11,8 @@ import re
 import socket
 import ssl
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
-
-from attrs import frozen
 
 from rbim._support.text import one_line
 from rbim.transports._shared.redaction import chained, redacted
@@ -31,8 +29,7 @@ PROXY = "check the proxy (the option proxy, or HTTPS_PROXY and the like)"
 USE_TLS = "if the port expects TLS, use https:// in the base URL"
 
 
-@frozen
-class _Problem:
+class _Problem(NamedTuple):
     """A cause in words, the likely next step, and the next step if the host is this machine (default: the same).
 
     ``below``: TCP or DNS failed, so the problem is that of the proxy, if there is one.
@@ -77,25 +74,21 @@ ERRNOS = {
 TOO_WEAK = {"CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK", "DH_KEY_TOO_SMALL", "EE_KEY_TOO_SMALL"}
 NOT_TLS = {"HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "WRONG_VERSION_NUMBER"}
 
-# Texts of libraries that keep no exception, and their meaning; the first match counts.
-TEXTS = tuple(
-    (re.compile(pattern, re.IGNORECASE), problem)
-    for pattern, problem in (
-        (r"proxy authorization required|\b407\b", NO_LOGIN),
-        (r"connection refused|connect call failed", REFUSED),
-        (r"name or service not known|name resolution", NO_HOST),
-        (r"network (is )?unreachable|no route to host", UNREACHABLE),
-        (r"certificate verify failed", UNTRUSTED),
-        (r"does not speak TLS", NO_TLS),
-        (r"opened no tunnel|^ProxyError|^ClientHttpProxyError", NO_TUNNEL),
-        (r"handshake", CLOSED),
-    )
+# Texts of libraries that keep no exception, in any case, and their meaning; the first match counts.
+TEXTS = (
+    (r"proxy authorization required|\b407\b", NO_LOGIN),
+    (r"connection refused|connect call failed", REFUSED),
+    (r"name or service not known|name resolution", NO_HOST),
+    (r"network (is )?unreachable|no route to host", UNREACHABLE),
+    (r"certificate verify failed", UNTRUSTED),
+    (r"does not speak TLS", NO_TLS),
+    (r"opened no tunnel|^ProxyError|^ClientHttpProxyError", NO_TUNNEL),
+    (r"handshake", CLOSED),
 )
 # Texts of failures before the first byte of an HTTP response, on a connection that was just opened.
-NO_HTTP = re.compile(
+NO_HTTP = (
     r"before the response|without sending a response|not valid HTTP|illegal request line|"
-    r"Bad status line|invalid HTTP version|Server disconnected",
-    re.IGNORECASE,
+    r"Bad status line|invalid HTTP version|Server disconnected"
 )
 
 
@@ -131,7 +124,7 @@ def too_late(request: Request, seconds: float, *, proxy: str | None = None, uds:
 
 def no_answer(request: Request, reason: str, *, new: bool) -> str:
     """Return the message for a connection that ended without a readable response; ``new``: it was just opened."""
-    hint = new and request.origin.startswith("http:") and NO_HTTP.search(reason) is not None
+    hint = new and request.origin.startswith("http:") and re.search(NO_HTTP, reason, re.IGNORECASE) is not None
     return f"no valid response from {_address(request.origin, None)} ({reason}){f': {USE_TLS}' if hint else ''}"
 
 
@@ -185,4 +178,4 @@ def _problem_of(error: Exception) -> _Problem | None:
         if isinstance(each, OSError) and each.errno in ERRNOS:
             return ERRNOS[each.errno]
     text = f"{type(error).__name__}: {error}"
-    return next((problem for pattern, problem in TEXTS if pattern.search(text)), None)
+    return next((problem for pattern, problem in TEXTS if re.search(pattern, text, re.IGNORECASE)), None)
