@@ -11,7 +11,6 @@ from helpers.stubs import BASE_URL, CREDENTIALS, READ, answer
 from helpers.tables import each_row
 from rbim import (
     AsyncClient,
-    CallEnded,
     DeadlineExceeded,
     Outcome,
     SystemClock,
@@ -207,22 +206,6 @@ async def test_leaving_does_not_wait_for_ever_for_a_transport_that_breaks_its_wo
     assert not call.done()
     transport.let.set()
     await call
-
-
-async def test_the_callers_cancellation_passes_and_is_observed(clock):
-    seen = []
-
-    def watch(observation):
-        if isinstance(observation, CallEnded):
-            seen.append((observation.cancelled, [made.outcome for made in observation.attempts]))
-
-    async with client_over(Timed(), clock, observers=[watch]) as client:
-        call = asyncio.create_task(client.send(READ))
-        await anyio.sleep(0.001)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-    assert seen == [(True, [Outcome.UNKNOWN])]
 
 
 async def test_another_event_loop_is_refused():
