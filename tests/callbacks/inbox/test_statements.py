@@ -4,9 +4,7 @@ import re
 import sqlite3
 from collections import Counter
 from contextlib import closing
-from datetime import UTC, datetime
 from functools import partial
-from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -85,21 +83,6 @@ def rows(path):
 # --------------------------------------------------------------------------------------- accepting
 
 
-def test_what_is_accepted_is_in_the_file_at_once_and_in_the_order_of_acceptance(run, rows):
-    moment = datetime(2026, 5, 6, 7, 8, 9, 123457, UTC)
-    given = [delivery(1, "x", at=moment), delivery(2, "y", msg_type="PICTURE"), unreadable()]
-    assert [run.accept(each) for each in given] == [True, True, True]
-    assert rows("SELECT key, conversation, app_id, class, msg_type, state, attempts, body FROM event ORDER BY number") == [
-        (given[0].key, "app/team/x", "app", "Text", "TEXT", 0, 0, given[0].body),
-        (given[1].key, "app/team/y", "app", "Picture", "PICTURE", 0, 0, given[1].body),
-        (given[2].key, given[2].key, "app", "", "", 3, 0, b"no JSON"),
-    ]
-    assert rows("SELECT name FROM conversation ORDER BY 1") == [("app/team/x",), ("app/team/y",)]
-    (claim, _) = run.claim(2)
-    assert claim.received == moment
-    assert claim.received.tzinfo is UTC
-
-
 def test_the_file_is_durable_and_names_its_application(kept, rows):
     assert rows("PRAGMA journal_mode") == [("wal",)]
     assert rows("PRAGMA application_id") == [(0x7262696D,)]
@@ -110,55 +93,12 @@ def test_the_file_is_durable_and_names_its_application(kept, rows):
 # ---------------------------------------------------------------------------------------- claiming
 
 
-def test_what_begins_counts_until_it_ends(run, rows, clock):
-    run.accept(delivery(1))
-    for crashes in range(4):
-        (claim,) = run.claim(1)
-        assert (claim.crashes, claim.attempt) == (crashes, 1)
-        if crashes:
-            run.begin(claim)
-        clock.elapsed += 30.0
-    (claim,) = run.claim(1)
-    run.retry(claim, error="", pause=0.0)
-    assert rows("SELECT attempts FROM event") == [(1,)]
-    assert rows("SELECT begun FROM conversation") == [(0,)]
-
-
-def test_an_event_that_people_let_wait_again_counts_anew(run, rows, clock):
-    run.accept(delivery(1))
-    run.accept(delivery(2))
-    run.dead_letter(run.claim(1)[0], error="", more=False)
-    for _ in range(2):
-        run.claim(1)
-        clock.elapsed += 30.0
-    assert rows("SELECT begun FROM conversation") == [(1,)]
-    assert run.requeue([1]) == 1
-    (claim,) = run.claim(1)
-    assert (claim.number, claim.crashes) == (1, 0)
-
-
 def test_a_conversation_in_which_nothing_waits_is_closed(run, rows):
     """The file of somebody who deleted events by hand."""
     run.accept(delivery(1))
     rows("DELETE FROM event")
     assert run.claim(1) == []
     assert rows("SELECT * FROM conversation") == []
-
-
-def test_looking_tells_what_is_due_but_for_ones_own_leases(run, clock):
-    assert run.due() == inf
-    run.accept(delivery(1, "a"))
-    assert run.due() == 0
-    (claim,) = run.claim(1)
-    assert run.due([claim.fence]) == inf
-    assert run.due() == 30.0
-    run.accept(delivery(2, "b"))
-    (other,) = run.claim(1)
-    run.retry(other, error="", pause=99.0)
-    assert run.due([claim.fence]) == pytest.approx(99.0)
-    clock.elapsed += 30.0
-    assert run.due([claim.fence]) == pytest.approx(69.0)
-    assert run.due() == 0
 
 
 # --------------------------------------------------------------------------- retention and replays
