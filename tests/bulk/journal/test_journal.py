@@ -1,7 +1,6 @@
 """The journal of a job, used by itself: loading, planning, and what an ended run has left."""
 
 import contextlib
-import os
 import tracemalloc
 from collections import Counter, deque
 from contextlib import contextmanager
@@ -9,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pytest
 from hypothesis import given, settings, strategies as st
 
 from helpers.jobs import accounts
@@ -20,7 +18,6 @@ from rbim.bulk.journal import loading
 from rbim.bulk.journal.journal import Ended, Journal, RetryFilter
 from rbim.bulk.journal.loading import InputDigest, row_of
 from rbim.bulk.work import AccountState, FailureReason, RequestState, Settlement, Work
-from rbim.clock import SystemClock
 from rbim.emulator import EmulatedClock
 from rbim.storage.commands import CommandFailure
 
@@ -303,51 +300,6 @@ def test_planning_reads_no_more_than_it_is_asked_for():
 # --------------------------------------------------------------------------------- outcomes, again
 
 
-@SHORT
-@given(
-    st.lists(
-        st.sampled_from(["open", "lost", "busy", "done", "failed", "unknown", "waits"]),
-        min_size=1,
-        max_size=12,
-    ),
-    st.sampled_from(["auto", "resend", "report"]),
-    st.floats(0, 200),
-)
-def test_after_recovery_everybody_waits_once_or_is_settled(fates, on_unknown, age):
-    settlements = {
-        "lost": Settlement(outcome=RequestState.UNKNOWN, reason=FailureReason("reset"), again=True),
-        "busy": Settlement(outcome=RequestState.REFUSED, reason=FailureReason("busy"), again=True),
-        "done": DONE,
-        "failed": Settlement(outcome=RequestState.REFUSED, state=AccountState.FAILED, reason=FailureReason("no")),
-        "unknown": Settlement(outcome=RequestState.UNKNOWN, state=AccountState.UNKNOWN, reason=FailureReason("reset")),
-    }
-    with book([("g", f"a{n}") for n in range(2 * len(fates))], chunk=2) as made:
-        fate_of = {}
-        for fate in sorted(fates, key="waits".__eq__):
-            (chunk,) = made.plan(1)
-            fate_of |= dict.fromkeys(chunk.accounts, fate)
-            if fate == "open":
-                made.leave(chunk)
-            elif fate != "waits":
-                made.send(chunk, settlements[fate])
-        made.die()
-        made.clock.elapsed += age
-        made.do(made.journal.recover, on_unknown, 100.0)
-        made.do(made.journal.begin_run, {})
-        resend = on_unknown == "resend" or (on_unknown == "auto" and age < 100)
-        waiting = {"busy", "waits"} | ({"open", "lost"} if resend else set())
-        planned = made.plan(100)
-        inside = [account for chunk in planned for account in chunk.accounts]
-        assert Counter(inside) == Counter(account for account, fate in fate_of.items() if fate in waiting)
-        assert {chunk.resent for chunk in planned if fate_of[chunk.accounts[0]] in {"open", "lost"}} <= {True}
-        after = {"done": AccountState.DONE, "failed": AccountState.FAILED, "unknown": AccountState.UNKNOWN}
-        after |= dict.fromkeys(["busy", "waits"], AccountState.WAITING)
-        after |= dict.fromkeys(["open", "lost"], AccountState.AGAIN if resend else AccountState.UNKNOWN)
-        assert {account: state for (_, account), state in made.states().items()} == {
-            account: after[fate] for account, fate in fate_of.items()
-        }
-
-
 def test_a_closed_group_is_given_up_and_says_so():
     lost = Settlement(outcome=RequestState.UNKNOWN, reason=FailureReason("reset"), again=True)
     with book([("g", f"a{n}") for n in range(10)] + [("h", "b")], chunk=2) as made:
@@ -369,22 +321,6 @@ def test_a_closed_group_is_given_up_and_says_so():
 
 
 # --------------------------------------------------------------------------------------------- log
-
-
-@pytest.mark.skipif(os.name == "nt", reason="an open file cannot be deleted")
-@pytest.mark.parametrize("replaced", [False, True])
-def test_a_log_that_was_deleted_ends_the_run(tmp_path, replaced):
-    """What the run writes would be lost with its process."""
-    path = tmp_path / "journal"
-    with book([("g", "a")], path=path, clock=SystemClock()) as made:
-        made.journal.commit([])
-        made.journal.commit([])
-        log = tmp_path / "journal-wal"
-        log.rename(tmp_path / "elsewhere")
-        if replaced:
-            log.write_bytes((tmp_path / "elsewhere").read_bytes())
-        with pytest.raises(FileNotFoundError, match="was deleted or replaced during the run"):
-            made.journal.commit([])
 
 
 @each_row("state", [AccountState.REFUSED, AccountState.UNKNOWN])
