@@ -124,6 +124,10 @@ def test_a_burst_is_what_50_ms_of_the_rate_allow_and_at_least_one():
         assert rate.burst == burst
 
 
+def test_without_rates_everything_goes_at_once():
+    assert sent(RateLimiter(), [DETAIL] * 1000, now=17.0) == [17.0] * 1000
+
+
 def test_a_burst_goes_at_once_after_a_quiet_time_and_not_before():
     limiter = RateLimiter((Rate(1, burst=3),))
     assert sent(limiter, [DETAIL] * 5) == [0, 0, 0, 1, 2]

@@ -5,7 +5,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import closing, contextmanager
 from functools import partial
 
@@ -30,7 +30,7 @@ from helpers.receiving_in_time import (
     post,
     signed,
 )
-from rbim.callbacks import Backoff, Event, Receiver, SqliteInbox, sign
+from rbim.callbacks import Backoff, Event, MemorySink, Receiver, SqliteInbox, sign
 from rbim.callbacks.receiver.intake import SPOOL_BUDGET
 from rbim.emulator import EmulatedClock
 
@@ -139,6 +139,54 @@ def bodies(sender):
 
 
 # -------------------------------------------------------------------- many events, and a handler that takes its time
+
+
+def handled_once_and_in_order(log, conversations, each):
+    """What the handlers wrote down: every event once, and each conversation in order."""
+    orders = defaultdict(list)
+    for group, number in log:
+        orders[group].append(number)
+    assert orders == {f"g{name}": list(range(each)) for name in range(conversations)}
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_the_emulated_time_that_passes_is_what_the_concurrency_implies(tmp_path, kind):
+    conversations, each, places = 60, 10, 30
+    count = conversations * each
+    clock = EmulatedClock()
+    options = {"clock": clock, "poll": 0.01, "lease": float("inf")}
+    inbox = MemorySink(capacity=count, clock=clock) if kind == "memory" else SqliteInbox(tmp_path / "events.db", **options)
+    receiver = Receiver(credentials=CREDENTIALS, sink=inbox, clock=clock, concurrency=places, drain=0)
+    log, asleep = [], 0
+
+    @receiver.fallback
+    async def slow(event: Event) -> None:
+        nonlocal asleep
+        asleep += 1
+        await clock.sleep(5)
+        asleep -= 1
+        log.append((event.to, int(event.body)))
+
+    statuses = Counter()
+
+    async def send(group):
+        for number in range(each):
+            body = content(number, group)
+            statuses[(await receiver.receive(sign(body, credentials=CREDENTIALS, now=clock.now()), body)).status] += 1
+
+    with anyio.fail_after(30):
+        async with receiver:
+            async with anyio.create_task_group() as tasks:
+                for number in range(conversations):
+                    tasks.start_soon(send, f"g{number}")
+            assert statuses == {200: count}
+            assert log == []  # all were answered while no time passed at all
+            while len(log) < count:
+                while asleep < min(places, count - len(log)):
+                    await anyio.sleep(0.001)
+                await clock.advance(5)
+    assert clock.elapsed == count / places * 5
+    handled_once_and_in_order(log, conversations, each)
 
 
 # -------------------------------------------------------------------------------- sinks that do not answer
