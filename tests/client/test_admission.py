@@ -545,6 +545,25 @@ async def test_more_than_four_tenths_of_a_deadline_are_kept_for_an_attempt_only_
         tasks.cancel_scope.cancel()
 
 
+def test_attempts_of_long_ago_are_forgotten_once_there_are_some_new_ones():
+    times = AttemptTimes()
+    for _ in range(64):
+        times.add(5.0, now=0.0, answered=True)
+    for _ in range(4):
+        times.add(0.1, now=60.0, answered=True)
+    assert times.typical == 0.1
+    assert times.need == pytest.approx(0.11)
+
+
+def test_an_attempt_that_was_cut_off_counts_as_longer_and_a_lost_one_not_at_all():
+    times = AttemptTimes()
+    times.add(0.1, now=0.0, answered=True)
+    times.add(10.0, now=0.0, answered=False)
+    assert times.need == pytest.approx(0.11)
+    times.add(0.12, now=0.0, answered=False)
+    assert times.need >= 0.24
+
+
 def test_attempts_that_are_older_than_a_minute_are_forgotten_when_calls_wait_again():
     times = AttemptTimes()
     for _ in range(10):
