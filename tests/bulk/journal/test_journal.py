@@ -1,6 +1,7 @@
 """The journal of a job, used by itself: loading, planning, and what an ended run has left."""
 
 import contextlib
+import os
 import tracemalloc
 from collections import Counter, deque
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from helpers.jobs import accounts
@@ -18,6 +20,7 @@ from rbim.bulk.journal import loading
 from rbim.bulk.journal.journal import Ended, Journal, RetryFilter
 from rbim.bulk.journal.loading import InputDigest, row_of
 from rbim.bulk.work import AccountState, FailureReason, RequestState, Settlement, Work
+from rbim.clock import SystemClock
 from rbim.emulator import EmulatedClock
 from rbim.storage.commands import CommandFailure
 
@@ -57,12 +60,6 @@ class Book:
     def leave(self, chunk):
         chunk.begun, chunk.left = self.clock.now().timestamp(), self.clock.monotonic()
         self.do(self.journal.record, (), [chunk], ())
-
-    def die(self):
-        """Leave what a killed process leaves, and begin another one."""
-        self.journal.database.close()
-        self.journal = Journal(self.journal.path, clock=self.clock)
-        self.journal.open()
 
     def do(self, command, *values, **options):
         (result,) = self.journal.commit([partial(command, *values, **options)])
@@ -321,6 +318,22 @@ def test_a_closed_group_is_given_up_and_says_so():
 
 
 # --------------------------------------------------------------------------------------------- log
+
+
+@pytest.mark.skipif(os.name == "nt", reason="an open file cannot be deleted")
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_log_that_was_deleted_ends_the_run(tmp_path, replaced):
+    """What the run writes would be lost with its process."""
+    path = tmp_path / "journal"
+    with book([("g", "a")], path=path, clock=SystemClock()) as made:
+        made.journal.commit([])
+        made.journal.commit([])
+        log = tmp_path / "journal-wal"
+        log.rename(tmp_path / "elsewhere")
+        if replaced:
+            log.write_bytes((tmp_path / "elsewhere").read_bytes())
+        with pytest.raises(FileNotFoundError, match="was deleted or replaced during the run"):
+            made.journal.commit([])
 
 
 @each_row("state", [AccountState.REFUSED, AccountState.UNKNOWN])
