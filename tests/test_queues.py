@@ -5,7 +5,7 @@ from itertools import count
 from time import process_time
 
 import pytest
-from hypothesis import settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rbim.queues import KeyedQueue
@@ -118,6 +118,28 @@ class Machine(RuleBasedStateMachine):
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+@given(st.lists(st.tuples(KEYS, st.integers()), max_size=60))
+def test_keys_take_turns(items):
+    queue = KeyedQueue()
+    for key, item in items:
+        queue.put(key, item)
+    order = []
+    while (found := queue.lease(0.0)) is not None:
+        order.append(found[0])
+        queue.release(found[0])
+    left = defaultdict(int)
+    for key, _ in items:
+        left[key] += 1
+    keys = list(dict.fromkeys(key for key, _ in items))
+    expected = []
+    while keys:
+        expected += keys
+        for key in keys:
+            left[key] -= 1
+        keys = [key for key in keys if left[key]]
+    assert order == expected
 
 
 def test_what_is_not_leased_cannot_be_taken_or_released():
