@@ -4,6 +4,7 @@ import re
 import sqlite3
 from contextlib import closing
 from functools import partial
+from math import inf
 
 import pytest
 
@@ -91,6 +92,22 @@ def test_a_conversation_in_which_nothing_waits_is_closed(run, rows):
     rows("DELETE FROM event")
     assert run.claim(1) == []
     assert rows("SELECT * FROM conversation") == []
+
+
+def test_looking_tells_what_is_due_but_for_ones_own_leases(run, clock):
+    assert run.due() == inf
+    run.accept(delivery(1, "a"))
+    assert run.due() == 0
+    (claim,) = run.claim(1)
+    assert run.due([claim.fence]) == inf
+    assert run.due() == 30.0
+    run.accept(delivery(2, "b"))
+    (other,) = run.claim(1)
+    run.retry(other, error="", pause=99.0)
+    assert run.due([claim.fence]) == pytest.approx(99.0)
+    clock.elapsed += 30.0
+    assert run.due([claim.fence]) == pytest.approx(69.0)
+    assert run.due() == 0
 
 
 # --------------------------------------------------------------------------- retention and replays
