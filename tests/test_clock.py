@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
-from anyio import CancelScope, Event, create_task_group, sleep_forever
+from anyio import CancelScope, Event, create_task_group
 from anyio.lowlevel import checkpoint
 
 from helpers.tables import each_row
@@ -43,37 +43,6 @@ async def test_time_does_not_run_past_the_last_date(hours):
     assert (clock.monotonic(), clock.now()) == (0.0, clock.start)
     await clock.advance((datetime(9999, 12, 30, tzinfo=UTC) - clock.start).total_seconds())
     assert clock.now() == datetime(9999, 12, 30, tzinfo=UTC)
-
-
-async def test_a_scope_ends_what_runs_in_it_when_its_time_is_over():
-    clock, ended = EmulatedClock(), []
-
-    async def limited() -> None:
-        with clock.scope(2) as scope:
-            await sleep_forever()
-        ended.append((scope.cancelled_caught, clock.monotonic()))
-
-    async with create_task_group() as tasks:
-        tasks.start_soon(limited)
-        await clock.advance(1.9)
-        assert ended == []
-        await clock.advance(5)
-    assert ended == [(True, 2.0)]
-
-
-async def test_with_auto_time_jumps_to_whatever_is_waited_for_next():
-    clock, woken = EmulatedClock(auto=True), []
-
-    async def sleeper(seconds: float) -> None:
-        await clock.sleep(seconds)
-        woken.append((seconds, clock.monotonic()))
-        await clock.sleep(10)
-        woken.append((seconds, clock.monotonic()))
-
-    async with create_task_group() as tasks:
-        for seconds in (3, 1, 2):
-            tasks.start_soon(sleeper, seconds)
-    assert woken == [(1, 1.0), (2, 2.0), (3, 3.0), (1, 11.0), (2, 12.0), (3, 13.0)]
 
 
 async def test_with_auto_a_sleeper_that_is_cancelled_leaves_time_to_the_others():

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rbim.http import Signer, Transport
     from rbim.wire.codec import Codec
 
-__all__ = ["CallSettings", "Load", "Priority", "SharedState"]
+__all__ = ["CallSettings", "Load", "Priority", "SharedState", "Wait"]
 
 T = TypeVar("T")
 

@@ -355,24 +355,13 @@ async def test_an_input_that_was_not_read_to_its_end_is_read_anew(journal):
 
 
 async def test_files_that_hold_no_job(tmp_path):
-    sending = Sending()
-    text, inbox, empty = tmp_path / "text", tmp_path / "inbox", tmp_path / "empty"
-    text.write_text("group,account\n" * 100)
+    sending, empty, inbox = Sending(), tmp_path / "empty", tmp_path / "inbox"
     empty.touch()
     with closing(sqlite3.connect(inbox)) as connection:
         connection.execute(f"PRAGMA application_id = {int.from_bytes(b'rbim', 'big')}")
-    newer = tmp_path / "newer"
-    await sending.job(newer).run(rows_of(1, 1))
-    with closing(sqlite3.connect(newer)) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    for path, why in [(text, "file is not a database"), (inbox, "it is an inbox"), (newer, "its schema has version 99")]:
-        before = path.read_bytes()
-        for run in (sending.job(path).run(rows_of(1, 1)), sending.job(path).resume()):
-            with pytest.raises(InvalidRequest, match=f"{path} cannot be a job's journal: {why}"):
-                await run
-        with pytest.raises(InvalidRequest, match=why):
-            open_job(sending, path)
-        assert path.read_bytes() == before
+    for run in (sending.job(inbox).run(rows_of(1, 1)), sending.job(inbox).resume()):
+        with pytest.raises(InvalidRequest, match=f"{inbox} cannot be a job's journal: it is an inbox"):
+            await run
     with pytest.raises(InvalidRequest, match="the journal holds no job"):
         open_job(sending, empty)
     for missing in (tmp_path / "nowhere", tmp_path / "no" / "folder"):

@@ -9,7 +9,7 @@ from itertools import pairwise, product
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from helpers.platform_simulation import INVITE, LOST, THROTTLED, Fixed, Platform, Sliding, TokenBucket, simulate
+from helpers.platform_simulation import INVITE, THROTTLED, Fixed, Platform, Sliding, TokenBucket, simulate
 from helpers.tables import each_row
 from rbim import InvalidRequest, InviteJoinGroup, JoinGroup, Rate
 from rbim.bulk.pace import Pace
@@ -256,20 +256,6 @@ def test_not_adaptive_throttling_holds_nothing_back():
 
 
 # Outages
-
-
-@pytest.mark.parametrize(
-    ("limit", "latency", "timeout"),
-    [(200, 0.1, None), *(pytest.param(math.inf, 0.05, timeout, marks=pytest.mark.ci) for timeout in (None, 10.0))],
-)
-def test_within_ten_seconds_after_an_outage_all_is_as_before(limit, latency, timeout):
-    platform = Platform(limit=lambda _now: limit, latency=latency, outages=[(20, 50)], timeout=timeout)
-    record = simulate(Pace(), platform, 65)
-    former = record.rate(10, 20)
-    assert record.rate(60, 65) >= 0.9 * former
-    assert record.recovery(50, 0.9 * former, span=1.0) < 10
-    if timeout or limit == 200:  # refusals while earlier answers still come say nothing yet, and take a millisecond each
-        assert record.number(LOST, 0, 65) <= 100 + 20
 
 
 def test_in_an_outage_probes_go_one_by_one_at_growing_intervals():

@@ -396,23 +396,6 @@ def test_a_transport_whose_extra_is_missing_is_one_line(profile, cli, monkeypatc
     assert "rbim[httpx2]" in err
 
 
-@pytest.mark.parametrize(
-    ("flag", "value", "cause"),
-    [
-        ("--base-url", "https://host/2013-12-26", "use https://host without /2013-12-26: "),
-        ("--base-url", "host:8883", "an address such as https://host:8883 is needed"),
-        ("--transport", "asyncioo", "'asyncioo' is not a transport; did you mean asyncio?"),
-    ],
-)
-@pytest.mark.parametrize("command", [["groups", "detail", "g8"], ["config", "show"]])
-def test_a_wrong_value_of_a_flag_is_said_of_the_flag(cli, command, flag, value, cause):
-    code, out, err = cli(*command, flag, value)
-
-    assert (code, out) == (Exit.USAGE, "")
-    assert err.startswith(f"rbim: {flag}: {cause}")
-    assert err.splitlines()[1:] == ["See: rbim --help"]
-
-
 @pytest.mark.parametrize("how", ["variables", "profile"])
 def test_the_columns_of_an_input_can_be_configured(cli, folder, monkeypatch, how):
     columns = {"group_column": "gruppe", "account_column": "konto", "user_name_column": "wer"}

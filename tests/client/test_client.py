@@ -210,21 +210,6 @@ async def test_a_transport_that_ignores_its_timeout_is_cut_off_soon_after_the_de
     assert stub.clock.elapsed == pytest.approx(7 + BACKSTOP)
 
 
-async def test_a_place_at_the_gate_that_comes_when_the_deadline_has_passed_is_not_used():
-    async with by_hand(waits(5, ignores=True), limits=Limits(concurrency=1)) as (client, stub, clock, tasks):
-        Background(tasks, client.send(READ))
-        await clock.advance()
-        late = Background(tasks, client.tuned(deadline=5).send(READ))
-        await clock.advance(5)
-        assert isinstance(late.ended, DeadlineExceeded)
-        assert late.ended.outcome is Outcome.NOT_SENT
-        assert len(stub.requests) == 1
-        assert client.load.refused == 1
-        third = Background(tasks, client.send(READ))
-        await clock.advance(5)
-        assert third.ended.name == ""
-
-
 async def test_the_deadline_counts_the_time_spent_on_rates_and_at_the_gate():
     limits = Limits(concurrency=1, rates=[Rate(1, per=4)])
     async with by_hand(waits(6), HANGS, limits=limits, timeout=15, deadline=20) as (client, stub, clock, tasks):

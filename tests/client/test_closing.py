@@ -231,28 +231,17 @@ class Stubborn(Stub):
         return OK
 
 
-async def test_leaving_waits_for_calls_that_take_a_while_to_end():
-    stub = Stubborn(clock=EmulatedClock(auto=True))
-    async with create_task_group() as tasks:
-        async with client_over(stub) as client:
-            call = Background(tasks, client.send(READ))
-            for _ in range(3):
-                await checkpoint()
-        assert stub.in_flight == 0
-    assert call.ended is not None
-    assert stub.clock.elapsed == 3
-
-
-async def test_leaving_does_not_wait_for_ever_for_calls_that_do_not_end():
-    stub = Stubborn(clock=EmulatedClock(auto=True))
-    stub.seconds = 1000.0
-    async with create_task_group() as tasks:
-        async with client_over(stub) as client:
-            Background(tasks, client.send(READ))
-            for _ in range(3):
-                await checkpoint()
-        assert stub.clock.elapsed == GRACE
-        assert stub.left == 1
+async def test_leaving_waits_for_calls_that_take_a_while_to_end_and_not_for_ever():
+    for seconds, waited in ((3.0, 3), (1000.0, GRACE)):
+        stub = Stubborn(clock=EmulatedClock(auto=True))
+        stub.seconds = seconds
+        async with create_task_group() as tasks:
+            async with client_over(stub) as client:
+                call = Background(tasks, client.send(READ))
+                for _ in range(3):
+                    await checkpoint()
+            assert (stub.clock.elapsed, stub.left, stub.in_flight) == (waited, 1, int(seconds > GRACE))
+        assert call.ended is not None
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -4,7 +4,7 @@ The loads are on emulated time, over a platform with a token bucket, which nothi
 """
 
 import random
-from itertools import pairwise, product
+from itertools import product
 
 import pytest
 from hypothesis import given, strategies as st
@@ -121,18 +121,6 @@ def slowed(passed=100, throttled=20) -> tuple[Flow, float]:
     return flow, now
 
 
-def test_a_flow_is_slowed_to_less_than_what_passed_and_grows_while_nothing_is_throttled():
-    flow, now = slowed()
-    rate = flow.rate
-    assert rate < 110
-    rates = [rate]
-    for _ in range(12):
-        now = window(flow, now, round(flow.rate) + 1)
-        rates.append(flow.rate)
-    assert rates == sorted(rates)
-    assert rates[-1] > 2 * rate
-
-
 def test_a_rate_that_is_not_used_does_not_grow():
     flow, now = slowed()
     rate = flow.rate
@@ -167,17 +155,6 @@ def test_whatever_is_answered_a_flow_has_a_rate_and_times(answers):
             assert flow.interval > 0
             assert flow.ready_at(now) <= now + LONGEST_PAUSE
             flow.take(now)
-
-
-def test_what_a_flow_holds_back_leaves_one_by_one():
-    flow, now = slowed()
-    left = []
-    for _ in range(20):
-        now = max(now, flow.ready_at(now))
-        flow.take(now)
-        left.append(now)
-    gaps = [after - before for before, after in pairwise(left[1:])]
-    assert min(gaps) >= 0.99 / flow.rate
 
 
 def test_a_flow_ends_when_it_is_calm_and_what_is_over_is_forgotten():

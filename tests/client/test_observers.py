@@ -56,18 +56,6 @@ async def watched(*script, op=READ, **options):
     return recorder, ended
 
 
-def facts(recorder):
-    """Return the events in short: name, attempt, error."""
-    return [
-        (type(event).__name__, event.number)
-        if isinstance(event, AttemptStarted)
-        else (type(event).__name__, event.attempt.number, event.attempt.error)
-        if isinstance(event, AttemptEnded)
-        else (type(event).__name__, len(event.attempts), type(event.error).__name__)
-        for event in recorder.events
-    ]
-
-
 async def test_a_call_that_goes_well_is_told_in_three_events():
     recorder, _ = await watched(waits(2))
     started, attempt, call = recorder.events
@@ -88,20 +76,6 @@ async def test_a_call_that_goes_well_is_told_in_three_events():
     assert call == CallEnded(
         call=1, operation=started.operation, path=started.path, attempts=(made,), elapsed=2, waited=0, error=None
     )
-
-
-async def test_every_attempt_of_a_call_is_told_in_order():
-    recorder, _ = await watched(NotSent, GARBAGE, OK)
-    assert facts(recorder) == [
-        ("AttemptStarted", 1),
-        ("AttemptEnded", 1, "NotSent"),
-        ("AttemptStarted", 2),
-        ("AttemptEnded", 2, "IntermediaryError"),
-        ("AttemptStarted", 3),
-        ("AttemptEnded", 3, None),
-        ("CallEnded", 3, "NoneType"),
-    ]
-    assert [made.status for made in recorder.events[-1].attempts] == [None, 502, 200]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])

@@ -145,6 +145,7 @@ async def test_its_deadline_holds_for_its_retries():
         error = await failing(client.prepare(READ, nothing).send())
         assert clean(client)
     assert error.outcome is Outcome.NOT_SENT
+    assert isinstance(error.__cause__, NotSent)
     assert "again" in str(error)
     assert "attempt 1 failed" in str(error)
     assert stub.times == [0, 100]  # the next token would come behind its deadline
@@ -383,9 +384,6 @@ async def test_a_job_that_ends_is_no_caller_that_gives_up():
             assert client._shared.admission._queue._normal.order(stub.clock.elapsed) is EARLIEST
             tasks.cancel_scope.cancel()
             del calls
-
-
-# Rates by the time of leaving
 
 
 # What it costs, and other senders

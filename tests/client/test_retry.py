@@ -32,29 +32,20 @@ from rbim import (
     CallbackRejected,
     ClientClosed,
     Code,
-    CreateGroup,
     DeadlineExceeded,
-    DeleteGroup,
     Dialect,
     Grade,
-    GroupType,
     IntermediaryError,
     InvalidRequest,
-    InviteJoinGroup,
-    LogoutGroup,
     NotFound,
     NotMember,
     NotSent,
     Outcome,
     ProtocolError,
-    QueryGroupDetail,
     RbimError,
     Repeat,
     Retry,
-    Role,
-    SearchPublicGroups,
     ServerTrouble,
-    SetMemberRole,
     Success,
     Throttled,
     TimestampExpired,
@@ -114,27 +105,6 @@ def test_what_decides_is_the_outcome_and_how_the_operation_may_be_repeated():
         if (Retry().pause(OPERATIONS[repeat], error, 1) is not None) is not expected
     }
     assert wrong == {}
-
-
-def test_values_of_an_operation_decide_too():
-    for op, again in [
-        (SearchPublicGroups(name="x"), AGAIN),
-        (QueryGroupDetail(group_id="g"), AGAIN),
-        (DeleteGroup(group_id="g"), AGAIN),
-        (LogoutGroup(group_id="g"), AGAIN),
-        (InviteJoinGroup(group_id="g", members=["u"]), AGAIN),
-        (InviteJoinGroup(group_id="g", members=["u"], needs_confirmation=True), NO),
-        (SetMemberRole(group_id="g", member="u", role=Role.MEMBER), AGAIN),
-        (SetMemberRole(group_id="g", member="u", role=Role.CREATOR), NO),
-        (CreateGroup(name="x", type=GroupType.TEMPORARY), NO),
-    ]:
-        assert (Retry().pause(op, Unanswered("reset"), 1) is not None) is again
-
-
-def test_throttling_before_any_effect_is_repeated_whatever_the_operation():
-    throttled = Throttled(code="160016")
-    assert Retry().pause(NEVER, throttled, 1, BEFORE) is not None
-    assert Retry().pause(NEVER, Throttled(code="160001"), 1, BEFORE) is None
 
 
 def test_there_are_no_more_attempts_than_said():
@@ -289,18 +259,6 @@ async def test_after_an_expired_timestamp_the_request_is_signed_afresh():
     assert first.query["sig"] != second.query["sig"]
     assert first.headers["Authorization"] != second.headers["Authorization"]
     assert first.body == second.body
-
-
-async def test_a_timestamp_that_expires_twice_is_not_signed_a_third_time():
-    for script, requests in [((EXPIRED, EXPIRED, OK), 2), ((EXPIRED, NotSent, EXPIRED, OK), 3), ((NotSent, EXPIRED, OK), 3)]:
-        stub = Stub(*script)
-        async with client_over(stub, retry=Retry(attempts=9)) as client:
-            if script[requests - 1] is OK:
-                await client.send(READ)
-            else:
-                with pytest.raises(TimestampExpired):
-                    await client.send(READ)
-        assert len(stub.requests) == requests
 
 
 async def test_a_storm_of_failures_does_not_become_a_storm_of_retries():

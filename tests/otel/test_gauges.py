@@ -14,9 +14,9 @@ from helpers.credentials import CREDENTIALS
 from helpers.deliveries import delivery, unreadable
 from helpers.jobs import World
 from helpers.receiving import body, post
-from helpers.stubs import NO_PAUSES, READ, Background, Stub, answer, client_over, ending, waits
+from helpers.stubs import NO_PAUSES, READ, Stub, client_over, ending, waits
 from helpers.waiting import until
-from rbim import Limits, NotSent, Retry
+from rbim import Limits
 from rbim.bulk.job import InviteJob
 from rbim.callbacks import MemorySink, Receiver, SqliteInbox
 from rbim.emulator.clock import START, EmulatedClock
@@ -50,16 +50,6 @@ async def test_the_load_of_a_client_is_read_whenever_metrics_are_collected(telem
         watched.close()
         watched.close()
         assert telemetry.points("rbim.client.calls") == []
-
-
-async def test_spent_retries_show(telemetry):
-    clock = EmulatedClock()
-    stub = Stub(*[NotSent] * 2, answer("160016", retry_after="60"), clock=clock)
-    async with client_over(stub, retry=NO_PAUSES) as client, anyio.create_task_group() as tasks:
-        telemetry.observer.observe_client(client)
-        call = Background(tasks, client.tuned(retry=Retry(attempts=3, random=lambda: 0.0)).send(READ))
-        await until(lambda: call.ended, clock)
-        assert telemetry.points("rbim.client.retries_left") == [({}, 48)]
 
 
 async def test_a_client_that_is_deleted_is_no_longer_reported(telemetry):

@@ -26,7 +26,6 @@ from helpers.stubs import (
     OK,
     READ,
     TOKEN,
-    Background,
     Stub,
     answer,
     client_over,
@@ -40,7 +39,6 @@ from rbim import (
     AsyncClient,
     CallEnded,
     CallStarted,
-    ClientClosed,
     InviteJoinGroup,
     Limits,
     NotSent,
@@ -196,29 +194,6 @@ async def test_a_cancelled_call_is_an_error_of_its_own_kind_on_asyncio_and_on_tr
     (call, (_, second)) = telemetry.tree()[0]
     assert call == call_span("ERROR", attempts=2, **cancelled)
     assert second[0] == attempt_span("ERROR", number=2, **cancelled)
-
-
-async def test_a_call_that_is_cancelled_while_it_waits_was_not_sent(telemetry):
-    stub = Stub()
-    async with client_over(stub, observers=[telemetry.observer], limits=Limits(rates=[Rate(1, per=20)])) as client:
-        await client.send(READ)
-        with stub.clock.scope(4):
-            await client.send(READ)
-    assert telemetry.tree()[1] == (
-        call_span("ERROR", number=2, attempts=0, waited=4.0, **ends(error="cancelled", outcome="not sent")),
-        [],
-    )
-
-
-async def test_a_client_that_is_closed_ends_the_spans_of_its_calls(telemetry):
-    async with create_task_group() as tasks:
-        async with client_over(Stub(waits(AGES), clock=EmulatedClock()), observers=[telemetry.observer]) as client:
-            call = Background(tasks, client.send(READ))
-            await until(lambda: client.load.in_flight)
-        await until(lambda: call.ended)
-    assert isinstance(call.ended, ClientClosed)
-    closed = ends(error="ClientClosed", outcome="unknown")
-    assert telemetry.tree() == [(call_span("ERROR", **closed), [(attempt_span("ERROR", **closed), [])])]
 
 
 async def test_the_address_is_told_in_parts_and_without_what_signs_it():

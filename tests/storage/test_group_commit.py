@@ -175,20 +175,6 @@ async def test_what_tasks_want_during_a_transaction_is_done_in_the_next_one_in_t
         assert sorted(second[begin - 1 : begin + 9]) == list(numbers[begin - 1 : begin + 9])
 
 
-async def test_tasks_that_go_on_writing_share_their_transactions(store, log, together):
-    async with open_group_commit(store) as commits, create_task_group() as tasks:
-
-        async def work(task):
-            for step in range(5):
-                await commits.run(store.add(100 * step + task))
-
-        for task in range(20):
-            tasks.start_soon(work, task)
-    assert sorted(log()) == sorted(100 * step + task for step in range(5) for task in range(20))
-    assert len(together()) <= 10  # one for each of the five waves, and a few more
-    assert store.most_running == 1
-
-
 # ----------------------------------------------------------------------------------------- failures
 
 

@@ -261,17 +261,6 @@ async def test_a_connection_has_one_timer_for_all_its_requests(monkeypatch):
             assert len(timers) == 1
 
 
-async def test_an_earlier_deadline_than_the_timers_is_kept():
-    with RawServer(reply(WHOLE), silent) as server:
-        async with AsyncioTransport() as transport:
-            await answered(transport, request(server.url()))
-            began = anyio.current_time()
-            with pytest.raises(Unanswered, match=r"within 0\.1 s"):
-                await transport.send(request(server.url()), timeout=SHORT)
-            assert SHORT * 0.9 <= anyio.current_time() - began < SHORT + 3
-            assert await is_left(server)
-
-
 async def test_a_timer_that_goes_off_before_the_deadline_of_the_day_ends_nothing():
     may_answer = threading.Event()
 

@@ -2,9 +2,7 @@
 
 import asyncio
 import sys
-from types import SimpleNamespace
 
-import httpcore
 import pytest
 from attrs import evolve
 from hypothesis import example, given, settings, strategies as st
@@ -14,7 +12,7 @@ from rbim import NotSent, Unanswered
 from rbim.testing.conformance.server import RawServer, chunked, head, reply, silent
 from rbim.transports.httpx import HttpxTransport
 from rbim.transports.httpx2 import Httpx2Transport
-from rbim.transports.httpx_slots.slot import AsyncioSlot, Slot, end_of_response
+from rbim.transports.httpx_slots.slot import AsyncioSlot, end_of_response
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")
 ON_ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -61,19 +59,6 @@ def test_lines_without_a_carriage_return_leave_it_open_where_the_response_ends()
         (head("200 OK", "Transfer-Encoding: chunked") + b"1\r\n1\r\n0\r\nX: y\n\n", True),
     ]:
         assert not ends_with(data, b"1", chunked=in_chunks)
-
-
-async def test_what_came_before_the_request_left_is_a_proxys():
-    slot = Slot(SimpleNamespace(core=httpcore, origin=None, proxy=None))
-    await slot.write(b"CONNECT a:1 HTTP/1.1\r\n\r\n")
-    assert slot.message().startswith(b"CONNECT")
-    slot.read_bytes.append(head("200 OK"))
-    assert not slot.sent
-    await slot.write(b"POST / HTTP/1.1\r\n\r\n")
-    await slot.write(b"body")
-    assert slot.message() == b"POST / HTTP/1.1\r\n\r\nbody"
-    assert slot.sent
-    assert not slot.read_bytes
 
 
 # Connections on asyncio.

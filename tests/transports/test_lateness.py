@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from anyio import create_task_group
 
-from helpers.credentials import CREDENTIALS
 from helpers.exchanges import ENOUGH
 from helpers.transports import ASYNCIO, TRIO, each_transport
-from rbim import AsyncClient, DeadlineExceeded, GroupDetail, NotSent, Unanswered
+from rbim import NotSent, Unanswered
 from rbim.http import Request
 from rbim.testing.conformance.case import eventually
 from rbim.testing.conformance.server import RawServer, reply, silent
@@ -88,43 +87,6 @@ def test_what_arrived_while_the_process_was_stopped_is_read(name, anyio_backend)
 
 
 # A client, whose loop is blocked beyond its deadline.
-
-LONG = b'{"statusCode": "000000", "groupId": "g1", "name": "%s"}' % (b"x" * 200_000)
-
-
-async def answer_within(make, deadline):
-    """Return an answer of several reads that arrives while the loop is blocked, or the error; None if it began too late."""
-    may_answer, answers = threading.Event(), []
-
-    def script(peer, _):
-        may_answer.wait(ENOUGH)
-        peer.send(reply(LONG))
-
-    async def asks(client):
-        try:
-            answers.append(await client.groups.detail(group_id="g1"))
-        except DeadlineExceeded as error:
-            answers.append(error)
-
-    with RawServer(script) as server:
-        client = AsyncClient(base_url=server.url(), credentials=CREDENTIALS, transport=make(), deadline=deadline)
-        async with client, create_task_group() as tasks:
-            tasks.start_soon(asks, client)
-            arrived = await eventually(server, lambda server: len(server.requests) == 1, deadline) and not answers
-            may_answer.set()
-            time.sleep(deadline + 0.1)  # this blocks the loop
-    return answers[0] if arrived else None
-
-
-@pytest.mark.parametrize(
-    ("make", "anyio_backend"), [(HttpxTransport, TRIO), (HttpxTransport, ASYNCIO), (AiohttpTransport, ASYNCIO)]
-)
-async def test_a_client_reads_an_answer_of_several_reads_that_arrived_before_it_could_look(make):
-    for deadline in (0.3, 3.0):
-        answer = await answer_within(make, deadline)
-        if isinstance(answer, GroupDetail):
-            break
-    assert isinstance(answer, GroupDetail)
 
 
 # The work at a deadline.

@@ -170,20 +170,6 @@ def the_environment(monkeypatch, **values):
 
 
 @EACH
-async def test_a_proxy_is_asked_with_the_whole_address_and_its_password(make, monkeypatch):
-    for scheme, how in (("http://", "told"), ("", "told"), ("http://", "HTTP_PROXY"), ("", "ALL_PROXY")):
-        with RawServer() as proxy:
-            address = f"{scheme}user:pass@127.0.0.1:{proxy.port}"
-            the_environment(monkeypatch, **({} if how == "told" else {how: address}))
-            async with make(**({"proxy": address} if how == "told" else {})) as transport:
-                await transport.send(request("http://platform.example:8883"), timeout=ENOUGH)
-        (seen,) = proxy.requests
-        assert seen.line == f"POST http://platform.example:8883{PATH}?sig=0A1B2C HTTP/1.1"
-        assert seen.header("Host") == "platform.example:8883"
-        assert seen.header("Proxy-Authorization") == "Basic dXNlcjpwYXNz"  # printf %s user:pass | base64
-
-
-@EACH
 async def test_the_environments_proxy_can_be_passed_by(make, monkeypatch):
     with RawServer() as server, RawServer() as theirs, RawServer() as mine:
         passes = [{"NO_PROXY": each} for each in ("127.0.0.1", "other.example, 127.0.0.1", f"127.0.0.1:{server.port}", "*")]

@@ -326,21 +326,6 @@ def test_failed_invitees_are_listed_in_any_of_these_shapes(written, fails):
 
 @pytest.mark.usefixtures("road")
 @each_row(
-    "body",
-    [
-        '{"statusCode":"000000","name":"研发🎉"}'.encode(),
-        b'{"statusCode":"000000","name":"\\u7814\\u53d1\\ud83c\\udf89"}',
-        '\ufeff{"statusCode":"000000","name":"研发🎉"}'.encode(),
-        ' \r\n\t{"name":"研发🎉","statusCode":"000000"} \r\n'.encode(),
-        '{"statusCode":"000000","name":"old","name":"研发🎉"}'.encode(),
-    ],
-)
-def test_utf_8_escapes_byte_order_mark_white_space_and_repeated_keys_are_read(body):
-    assert decode(DETAIL, body).name == "研发🎉"
-
-
-@pytest.mark.usefixtures("road")
-@each_row(
     "body, reason",
     [
         (b"", "an empty answer"),

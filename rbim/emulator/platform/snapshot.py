@@ -103,10 +103,7 @@ def _converter(rules: Rules) -> Converter:
         is_kind = partial(eq, kind)
         converter.register_unstructure_hook_func(is_kind, write)
         converter.register_structure_hook_func(is_kind, partial(_read_with, read))
-    converter.register_structure_hook(
-        NoCallPolicy,
-        lambda value, _: CallPolicy.from_wire(value) if isinstance(value, dict) else NoCallPolicy.from_entry(value),
-    )
+    converter.register_structure_hook(NoCallPolicy, _read_policy)
     read_group = make_dict_structure_fn(Group, converter)
     converter.register_structure_hook(Group, lambda value, kind: _checked(read_group(value, kind), rules))
     return converter
@@ -121,6 +118,10 @@ def _read_moment(value: Any) -> datetime:
     if moment.tzinfo is None:
         raise ValueError(f"{value} has no UTC offset")
     return moment
+
+
+def _read_policy(value: Any, _: object) -> NoCallPolicy | CallPolicy:  # JSON
+    return CallPolicy.from_wire(cast("dict[str, Any]", value)) if isinstance(value, dict) else NoCallPolicy.from_entry(value)
 
 
 def _policy_entry(policy: NoCallPolicy | CallPolicy) -> Any:  # JSON

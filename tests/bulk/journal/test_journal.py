@@ -63,12 +63,6 @@ class Book:
         chunk.begun, chunk.left = self.clock.now().timestamp(), self.clock.monotonic()
         self.do(self.journal.record, (), [chunk], ())
 
-    def die(self):
-        """Leave what a killed process leaves, and begin another one."""
-        self.journal.database.close()
-        self.journal = Journal(self.journal.path, clock=self.clock)
-        self.journal.open()
-
     def do(self, command, *values, **options):
         (result,) = self.journal.commit([partial(command, *values, **options)])
         assert not isinstance(result, CommandFailure)
@@ -309,51 +303,6 @@ def test_planning_reads_no_more_than_it_is_asked_for():
 
 
 # --------------------------------------------------------------------------------- outcomes, again
-
-
-@SHORT
-@given(
-    st.lists(
-        st.sampled_from(["open", "lost", "busy", "done", "failed", "unknown", "waits"]),
-        min_size=1,
-        max_size=12,
-    ),
-    st.sampled_from(["auto", "resend", "report"]),
-    st.floats(0, 200),
-)
-def test_after_recovery_everybody_waits_once_or_is_settled(fates, on_unknown, age):
-    settlements = {
-        "lost": Settlement(outcome=RequestState.UNKNOWN, reason=FailureReason("reset"), again=True),
-        "busy": Settlement(outcome=RequestState.REFUSED, reason=FailureReason("busy"), again=True),
-        "done": DONE,
-        "failed": Settlement(outcome=RequestState.REFUSED, state=AccountState.FAILED, reason=FailureReason("no")),
-        "unknown": Settlement(outcome=RequestState.UNKNOWN, state=AccountState.UNKNOWN, reason=FailureReason("reset")),
-    }
-    with book([("g", f"a{n}") for n in range(2 * len(fates))], chunk=2) as made:
-        fate_of = {}
-        for fate in sorted(fates, key="waits".__eq__):
-            (chunk,) = made.plan(1)
-            fate_of |= dict.fromkeys(chunk.accounts, fate)
-            if fate == "open":
-                made.leave(chunk)
-            elif fate != "waits":
-                made.send(chunk, settlements[fate])
-        made.die()
-        made.clock.elapsed += age
-        made.do(made.journal.recover, on_unknown, 100.0)
-        made.do(made.journal.begin_run, {})
-        resend = on_unknown == "resend" or (on_unknown == "auto" and age < 100)
-        waiting = {"busy", "waits"} | ({"open", "lost"} if resend else set())
-        planned = made.plan(100)
-        inside = [account for chunk in planned for account in chunk.accounts]
-        assert Counter(inside) == Counter(account for account, fate in fate_of.items() if fate in waiting)
-        assert {chunk.resent for chunk in planned if fate_of[chunk.accounts[0]] in {"open", "lost"}} <= {True}
-        after = {"done": AccountState.DONE, "failed": AccountState.FAILED, "unknown": AccountState.UNKNOWN}
-        after |= dict.fromkeys(["busy", "waits"], AccountState.WAITING)
-        after |= dict.fromkeys(["open", "lost"], AccountState.AGAIN if resend else AccountState.UNKNOWN)
-        assert {account: state for (_, account), state in made.states().items()} == {
-            account: after[fate] for account, fate in fate_of.items()
-        }
 
 
 def test_a_closed_group_is_given_up_and_says_so():

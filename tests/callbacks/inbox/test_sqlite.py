@@ -10,7 +10,7 @@ import pytest
 from anyio import create_task_group, fail_after, move_on_after, sleep
 from anyio.lowlevel import checkpoint
 
-from helpers.deliveries import delivery, unreadable
+from helpers.deliveries import delivery
 from rbim import InvalidRequest
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 
@@ -105,27 +105,6 @@ def test_options_are_checked():
 
 
 # --------------------------------------------------------------------------------------- accepting
-
-
-async def test_what_was_accepted_is_in_the_file(path, rows):
-    async with SqliteInbox(path) as inbox:
-        assert await inbox.accept(delivery(1))
-        assert rows("SELECT key, state FROM event") == [(delivery(1).key, 0)]
-        assert not await inbox.accept(delivery(1))
-        assert await inbox.accept(unreadable())
-        assert rows("SELECT state FROM event ORDER BY number") == [(0,), (3,)]
-
-
-async def test_tasks_share_transactions(path, rows):
-    statements = []
-    async with SqliteInbox(path) as inbox:
-        inbox._store.database._connection.set_trace_callback(statements.append)
-        async with create_task_group() as tasks:
-            for number in range(100):
-                tasks.start_soon(inbox.accept, delivery(number, str(number)))
-        inbox._store.database._connection.set_trace_callback(None)
-    assert statements.count("COMMIT") <= 5
-    assert {key for (key,) in rows("SELECT key FROM event")} == {delivery(number, str(number)).key for number in range(100)}
 
 
 async def test_resends_among_new_deliveries_of_a_transaction_change_neither_results_nor_order(path, locked, rows):

@@ -1,26 +1,17 @@
-"""The SQLite file of an inbox, read beside the store by a plain connection, and against a model of what it promises."""
+"""The SQLite file of an inbox, read beside the store by a plain connection."""
 
 import re
 import sqlite3
-from collections import Counter
 from contextlib import closing
-from datetime import UTC, datetime
 from functools import partial
 from math import inf
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
-from attrs import evolve
-from hypothesis import settings, strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from helpers.deliveries import delivery, unreadable
 from rbim.callbacks.inbox import statements as sql, store
-from rbim.callbacks.inbox.protocols import LeaseLost
 from rbim.callbacks.inbox.sqlite import INBOX
 from rbim.callbacks.inbox.store import EventFilter, InboxStore
-from rbim.emulator.clock import EmulatedClock
 from rbim.storage.group_commit import CommandFailure
 from rbim.storage.sqlite import Database
 
@@ -85,21 +76,6 @@ def rows(path):
 # --------------------------------------------------------------------------------------- accepting
 
 
-def test_what_is_accepted_is_in_the_file_at_once_and_in_the_order_of_acceptance(run, rows):
-    moment = datetime(2026, 5, 6, 7, 8, 9, 123457, UTC)
-    given = [delivery(1, "x", at=moment), delivery(2, "y", msg_type="PICTURE"), unreadable()]
-    assert [run.accept(each) for each in given] == [True, True, True]
-    assert rows("SELECT key, conversation, app_id, class, msg_type, state, attempts, body FROM event ORDER BY number") == [
-        (given[0].key, "app/team/x", "app", "Text", "TEXT", 0, 0, given[0].body),
-        (given[1].key, "app/team/y", "app", "Picture", "PICTURE", 0, 0, given[1].body),
-        (given[2].key, given[2].key, "app", "", "", 3, 0, b"no JSON"),
-    ]
-    assert rows("SELECT name FROM conversation ORDER BY 1") == [("app/team/x",), ("app/team/y",)]
-    (claim, _) = run.claim(2)
-    assert claim.received == moment
-    assert claim.received.tzinfo is UTC
-
-
 def test_the_file_is_durable_and_names_its_application(kept, rows):
     assert rows("PRAGMA journal_mode") == [("wal",)]
     assert rows("PRAGMA application_id") == [(0x7262696D,)]
@@ -108,33 +84,6 @@ def test_the_file_is_durable_and_names_its_application(kept, rows):
 
 
 # ---------------------------------------------------------------------------------------- claiming
-
-
-def test_what_begins_counts_until_it_ends(run, rows, clock):
-    run.accept(delivery(1))
-    for crashes in range(4):
-        (claim,) = run.claim(1)
-        assert (claim.crashes, claim.attempt) == (crashes, 1)
-        if crashes:
-            run.begin(claim)
-        clock.elapsed += 30.0
-    (claim,) = run.claim(1)
-    run.retry(claim, error="", pause=0.0)
-    assert rows("SELECT attempts FROM event") == [(1,)]
-    assert rows("SELECT begun FROM conversation") == [(0,)]
-
-
-def test_an_event_that_people_let_wait_again_counts_anew(run, rows, clock):
-    run.accept(delivery(1))
-    run.accept(delivery(2))
-    run.dead_letter(run.claim(1)[0], error="", more=False)
-    for _ in range(2):
-        run.claim(1)
-        clock.elapsed += 30.0
-    assert rows("SELECT begun FROM conversation") == [(1,)]
-    assert run.requeue([1]) == 1
-    (claim,) = run.claim(1)
-    assert (claim.number, claim.crashes) == (1, 0)
 
 
 def test_a_conversation_in_which_nothing_waits_is_closed(run, rows):
@@ -249,169 +198,3 @@ def test_every_statement_that_is_executed_often_finds_its_rows_by_an_index(kept,
         if not analysed:
             kept.database.execute("ANALYZE")
     assert [claim.number for claim in run.claim(3)] == [1, 2, 11]  # as long ready as all others
-
-
-# --------------------------------------------------------------------------------- against a model
-
-
-class Inboxes(RuleBasedStateMachine):
-    """Two connections to one file do what workers do, lawfully or late; the model keeps lists."""
-
-    claims = Bundle("claims")
-
-    @initialize()
-    def start(self):
-        self.folder = TemporaryDirectory()
-        self.clock = EmulatedClock()
-        path = Path(self.folder.name) / "inbox.db"
-        self.runs = [Run(path, self.clock) for _ in range(2)]
-        for each in self.runs:
-            each.file.open()
-        self.accepted = 0
-        self.waiting = {}  # conversation: numbers, in order
-        self.rests_until = {}
-        self.holder = {}  # conversation: fence
-        self.begun = Counter()  # conversation: how often its oldest event has begun without an end
-        self.attempts = {}
-        self.settled = {}
-        self.fences = 0
-
-    def teardown(self):
-        if hasattr(self, "folder"):
-            for each in self.runs:
-                each.file.close()
-            self.folder.cleanup()
-
-    which = st.sampled_from([0, 1])
-
-    @rule(which=which, conversation=st.sampled_from("abc"))
-    def accept(self, which, conversation):
-        self.accepted += 1
-        assert self.runs[which].accept(delivery(self.accepted, conversation))
-        self.waiting.setdefault(f"app/team/{conversation}", []).append(self.accepted)
-        self.attempts[self.accepted] = 0
-
-    def claimable(self):
-        return {
-            conversation
-            for conversation, numbers in self.waiting.items()
-            if numbers and self.clock.elapsed >= self.rests_until.get(conversation, 0.0)
-        }
-
-    def granted(self, claim):
-        conversation = claim.conversation
-        assert claim.number == self.waiting[conversation][0]
-        assert claim.attempt == self.attempts[claim.number] + 1
-        self.holder[conversation] = claim.fence
-        self.rests_until[conversation] = self.clock.elapsed + 30.0
-
-    @rule(target=claims, which=which, limit=st.integers(3, 5))
-    def claim(self, which, limit):
-        """All three conversations can be claimed at once."""
-        claims = self.runs[which].claim(limit)
-        ready = self.claimable()
-        alone = {conversation for conversation in ready if self.begun[conversation]}
-        if alone:
-            (claim,) = claims
-            assert claim.conversation in alone
-            assert claim.crashes == self.begun[claim.conversation]
-        else:
-            assert {claim.conversation for claim in claims} == ready
-            assert not any(claim.crashes for claim in claims)
-            self.begun.update(ready)
-        for claim in claims:
-            assert claim.fence > self.fences
-            self.granted(claim)
-        self.fences = max((claim.fence for claim in claims), default=self.fences)
-        return multiple(*claims)
-
-    @rule(which=which, claim=claims)
-    def begin(self, which, claim):
-        conversation = claim.conversation
-        if self.holder.get(conversation) == claim.fence:
-            self.runs[which].begin(claim)
-            self.begun[conversation] = claim.crashes + 1
-            self.rests_until[conversation] = self.clock.elapsed + 30.0
-        else:
-            with pytest.raises(LeaseLost):
-                self.runs[which].begin(claim)
-
-    @rule(which=which, claim=claims, cleared=st.booleans())
-    def discount(self, which, claim, cleared):
-        claim = evolve(claim, crashes=0) if cleared else claim
-        self.runs[which].discount([claim])
-        if self.holder.get(claim.conversation) == claim.fence:
-            self.begun[claim.conversation] = claim.crashes
-
-    def valid(self, claim):
-        return self.holder.get(claim.conversation) == claim.fence and claim.number not in self.settled
-
-    @rule(target=claims, which=which, claim=claims, more=st.booleans(), dies=st.booleans())
-    def settle(self, which, claim, more, dies):
-        run = self.runs[which]
-        act = partial(run.dead_letter, claim, error="x", more=more) if dies else partial(run.done, claim, more=more)
-        if not self.valid(claim):
-            with pytest.raises(LeaseLost):
-                act()
-            return multiple()
-        following = act()
-        self.settled[claim.number] = 2 if dies else 1
-        self.attempts[claim.number] += 1
-        self.waiting[claim.conversation].remove(claim.number)
-        if following is not None:
-            assert more
-            assert not claim.crashes
-            assert following.fence == claim.fence
-            self.granted(following)
-            return following
-        assert claim.crashes or not (more and self.waiting[claim.conversation])
-        self.leaves(claim, self.clock.elapsed)
-        return multiple()
-
-    def leaves(self, claim, until, begun=0):
-        del self.holder[claim.conversation]
-        self.begun[claim.conversation] = begun
-        self.rests_until[claim.conversation] = until
-
-    @rule(which=which, claim=consumes(claims), pause=st.sampled_from([0.0, 7.0, 50.0]))
-    def retry(self, which, claim, pause):
-        act = partial(self.runs[which].retry, claim, error="x", pause=pause)
-        if self.valid(claim):
-            act()
-            self.attempts[claim.number] += 1
-            self.leaves(claim, self.clock.elapsed + pause)
-        else:
-            with pytest.raises(LeaseLost):
-                act()
-
-    @rule(which=which, claim=consumes(claims), died=st.booleans())
-    def release(self, which, claim, died):
-        if self.valid(claim):
-            self.leaves(claim, self.clock.elapsed, claim.crashes + died)
-        self.runs[which].release(claim, died=died)
-
-    @rule(which=which, claim=claims)
-    def renew(self, which, claim):
-        self.runs[which].renew([claim])
-        if self.holder.get(claim.conversation) == claim.fence:
-            self.rests_until[claim.conversation] = self.clock.elapsed + 30.0
-
-    @rule(seconds=st.sampled_from([1.0, 10.0, 31.0]))
-    def pass_time(self, seconds):
-        self.clock.elapsed += seconds
-
-    @invariant()
-    def agrees(self):
-        if not hasattr(self, "runs"):
-            return
-        with closing(sqlite3.connect(self.runs[0].file.path)) as plain:
-            states = plain.execute("SELECT number, state, attempts FROM event ORDER BY number").fetchall()
-            conversations = plain.execute("SELECT name, begun FROM conversation").fetchall()
-        expected = [(number, self.settled.get(number, 0), self.attempts[number]) for number in range(1, self.accepted + 1)]
-        assert states == expected
-        assert dict(conversations) == {each: self.begun[each] for each, numbers in self.waiting.items() if numbers}
-        assert (self.runs[1].due() == 0) == bool(self.claimable())
-
-
-TestInboxes = Inboxes.TestCase
-TestInboxes.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)

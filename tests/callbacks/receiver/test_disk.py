@@ -3,8 +3,6 @@
 import sqlite3
 from contextlib import closing
 
-import pytest
-
 from helpers.credentials import CREDENTIALS
 from helpers.receiving import body, post
 from helpers.waiting import until
@@ -70,20 +68,3 @@ async def test_while_both_disks_are_full_nothing_is_acknowledged(tmp_path):
         assert await statuses(receiver, range(3, 8)) == [200] * 5  # sent again by hand
         assert (await receiver.health()).ok
     assert stored(tmp_path / "events.db") == list(range(8))
-
-
-@pytest.mark.parametrize("mode", ["normal", "high-guarantee"])
-async def test_while_the_database_is_locked_deliveries_are_spooled_or_sent_again(tmp_path, mode):
-    inbox = SqliteInbox(tmp_path / "events.db")
-    receiver = Receiver(sink=inbox, credentials=CREDENTIALS, mode=mode, budget=0.3)
-    expected = 200 if mode == "normal" else 503
-    async with receiver:
-        assert await statuses(receiver, [0]) == [200]
-        with closing(sqlite3.connect(inbox.path, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            assert await statuses(receiver, [1, 2]) == [expected] * 2
-            other.execute("ROLLBACK")
-        if mode == "high-guarantee":
-            assert await statuses(receiver, [1, 2]) == [200, 200]
-        await until(lambda: len(stored(inbox.path)) == 3)
-    assert stored(inbox.path) == [0, 1, 2]

@@ -228,17 +228,6 @@ async def test_after_the_time_was_over_the_next_deliveries_are_taken_in_the_same
 
 
 @everywhere
-async def test_a_scope_around_it_that_ends_sooner_ends_it():
-    async with impatient(Sink(never)) as receiver:
-        with anyio.move_on_after(SOON / 5) as scope:
-            await post(receiver, content(1))
-        assert scope.cancelled_caught
-        assert left_over(receiver) == {}
-        await anyio.sleep(SOON * 1.2)  # its own end comes and finds nothing
-        assert cancels() == 0
-
-
-@everywhere
 async def test_requests_that_their_server_cancels_leave_nothing_behind():
     """As servers do whose client hangs up: while the body is read, and while the sink has it."""
     async with impatient(Sink(never)) as receiver:

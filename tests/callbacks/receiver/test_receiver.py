@@ -166,18 +166,6 @@ async def test_no_token_is_in_anything_that_is_told_or_shown(make, facts, caplog
     assert "0" * 32 not in shown.replace(repr("0" * 32), "")
 
 
-async def test_outside_its_block_it_answers_503(make):
-    receiver = make()
-    assert (await post(receiver, body())).status == 503
-    async with receiver:
-        assert (await post(receiver, body())).status == 200
-        assert receiver.sink.entered == 1
-    assert (await post(receiver, body())).status == 503
-    assert receiver.sink.entered == 0
-    async with receiver:
-        assert (await post(receiver, body())).status == 200
-
-
 async def test_it_is_entered_once_at_a_time(make):
     async with make() as receiver:
         with pytest.raises(RuntimeError, match="entered already"):
@@ -362,11 +350,6 @@ async def test_in_high_guarantee_mode_the_answer_is_503(make, clock, facts, tmp_
     assert not (tmp_path / "spool.db").exists()
 
 
-async def test_without_a_spool_the_answer_is_503_in_normal_mode_too(make, clock):
-    async with make(Sink(never)) as receiver:
-        assert (await within(clock, 2, post(receiver, body()))).status == 503
-
-
 async def test_the_spool_hands_over_in_order_as_soon_as_the_sink_takes_it(make, clock, tmp_path):
     broken, refused = True, 0
 
@@ -401,35 +384,6 @@ async def test_what_is_left_in_the_spool_is_handed_over_by_the_next_run_in_eithe
         await until(lambda: len(sink.deliveries) == 2, clock)
     assert {delivery.problem is None for delivery in sink.deliveries} == {True, False}
     assert {delivery.body for delivery in sink.deliveries} == {body(), b"no json"}
-
-
-async def test_an_event_that_both_the_slow_sink_and_the_spool_took_is_handled_once(make, clock, tmp_path):
-    handled = []
-
-    class Slow(SqliteInbox):
-        slow = True
-
-        async def accept(self, delivery):
-            new = await super().accept(delivery)
-            if self.slow:
-                type(self).slow = False
-                await anyio.sleep_forever()  # it has it, and does not say so
-            return new
-
-    inbox = Slow(tmp_path / "events.db", clock=clock, poll=0.01)
-    receiver = make(inbox)
-
-    @receiver.fallback
-    async def anything(event: Event) -> None:
-        handled.append(event.msg_id)
-
-    async with receiver:
-        assert (await within(clock, 2, post(receiver, body()))).status == 200
-        assert spooled(tmp_path / "events.db-spool") in {0, 1}
-        await until(lambda: handled and not spooled(tmp_path / "events.db-spool"), clock)
-        assert (await post(receiver, body(msgId="after"))).status == 200
-        await until(lambda: len(handled) == 2, clock)
-    assert handled == ["m1", "after"]
 
 
 async def stray_cancellation(_):
@@ -488,31 +442,6 @@ async def test_what_follows_one_that_the_sink_does_not_take_waits_for_it_and_goe
 
 
 # ------------------------------------------------------------------------------------ handling
-
-
-async def ignore(_: Event) -> None:
-    pass
-
-
-async def test_handlers_need_a_fallback_and_a_sink_that_gives_events_out(make, inbox):
-    receiver = make(inbox)
-    receiver.on(Text)(ignore)
-    with pytest.raises(InvalidRequest, match="fallback"):
-        await receiver.__aenter__()
-    receiver.fallback(ignore)
-    async with receiver:
-        pass
-    plain = make(Sink())
-    plain.fallback(ignore)
-    with pytest.raises(InvalidRequest, match="Sink gives out no events"):
-        await plain.__aenter__()
-    assert plain.sink.entered == 0
-
-
-@pytest.mark.parametrize("wrong", [{"mode": "fast"}, {"budget": 0}, {"budget": -1}, {"credentials": []}])
-def test_options_that_make_no_sense_are_refused(make, wrong):
-    with pytest.raises(InvalidRequest, match=next(iter(wrong))):
-        make(**wrong)
 
 
 def test_its_credentials_can_come_from_the_environment(monkeypatch):

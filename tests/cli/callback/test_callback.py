@@ -16,7 +16,6 @@ from helpers.callback_process import (
     MINE,
     OLD_TOKEN,
     TOKEN,
-    counts,
     event,
 )
 from helpers.shown import shown
@@ -196,30 +195,6 @@ def test_a_capture_that_cannot_be_read(tmp_path, cli):
 
 
 # ----------------------------------------------------------------------------------------------------------------- replay
-
-
-def test_only_some_are_replayed(tmp_path, cli):
-    async def fill():
-        async with SqliteInbox(tmp_path / "events.db") as opened, opened.backlog() as backlog:
-            for number, kind in enumerate(("TEAM_KICK", "TEAM_JOIN", "TEAM_FUTURE")):
-                body = event(convType="NOTIFY_TEAM", msgType=kind, msgId=f"m{number}", to=f"g{number}")
-                await opened.accept(delivery_of(body, app_id=APP, received=datetime.now(UTC)))
-                (claim,) = await backlog.claim(1)
-                await backlog.done([claim], more=0)
-
-    ahead = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    for flags, count in (
-        (["--since", "9999999d"], 3),
-        (["--since", ahead], 0),
-        (["--kind", "team-kick"], 1),
-        (["--kind", "teamjoin"], 1),
-        (["--kind", "TEAM_FUTURE"], 1),
-    ):
-        (tmp_path / "events.db").unlink(missing_ok=True)
-        anyio.run(fill)
-        code, out, _ = cli("replay", "--inbox", tmp_path / "events.db", *flags, "--yes")
-        assert (code, int(out.split()[0]), flags) == (0, count, flags)
-        assert counts(tmp_path / "events.db").waiting == count
 
 
 @pytest.fixture

@@ -8,20 +8,16 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import anyio
 import pytest
 
 from helpers.callback_process import APP, MINE, besides_deliveries, counts, event
 from rbim import Credentials, InvalidRequest
-from rbim.callbacks.delivery import delivery_of
-from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.receiver.receiver import Receiver
 from rbim.callbacks.signature import Verified, sign, verify
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.router import HandlerContext
 from rbim.cli import Exit
 from rbim.cli.callback.serve import Forwarder, NotForwarded
-from rbim.emulator.clock import EmulatedClock
 
 NOW = datetime.now(UTC)
 
@@ -103,26 +99,6 @@ def test_a_failure_is_tried_again_before_the_next_of_its_conversation(tmp_path, 
     assert [body for _, _, body in app.requests] == [bodies[0]] * 3 + [bodies[1]]
     assert f"NotForwarded: {app.url} answered 500 'well'; again in" in err
     assert "events wait" not in err
-
-
-def test_a_dead_letter_of_yesterday_is_forwarded_with_a_signature_of_now(tmp_path, serve, cli):
-    inbox, body = tmp_path / "events.db", b" " + event(body="你好") + b"\n"
-
-    async def bury():
-        clock = EmulatedClock(start=datetime.now(UTC) - timedelta(days=1))
-        async with SqliteInbox(inbox, clock=clock) as opened, opened.backlog() as backlog:
-            await opened.accept(delivery_of(body, app_id=APP, received=clock.now()))
-            (claim,) = await backlog.claim(1)
-            await backlog.dead_letter(claim, error="E", more=0)
-
-    anyio.run(bury)
-    assert cli("letters", "requeue", inbox, 1)[0] == Exit.DONE
-    with application() as app:
-        serve(lambda _: app.wait(1), "--inbox", inbox, "--forward-to", app.url)
-    ((_, headers, sent),) = app.requests
-    assert sent == body
-    assert isinstance(verify(headers, sent, credentials=MINE, now=datetime.now(UTC)), Verified)
-    assert counts(inbox).done == 1
 
 
 @pytest.fixture
