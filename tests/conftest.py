@@ -45,6 +45,8 @@ def pytest_configure(config):
     config.pluginmanager.register(Promised(config, named_tests()))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background jobs of a script's shell
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     _in_memory(config)
 
 
