@@ -423,7 +423,7 @@ def _check_recovery(service):
     in_vain = sum(SETTLING <= at < STORM for at in left)
     told = f"{in_vain} requests left in {STORM - SETTLING:g} s in which all are throttled"
     world.check("little is sent while everything is throttled", in_vain <= IN_VAIN, told)
-    together = max(bisect_left(left, at + 0.5) - number for number, at in enumerate(left))
+    together = max(bisect_left(left, at + 0.5) - number for number, at in enumerate(left) if at >= SETTLING)
     world.check("what was held back leaves evenly", together <= HERD, f"{together} requests left within half a second")
     later = [each for each in service.calls if each.at >= CALM_FROM]
     answered = sum(each.end == "answered" for each in later)

@@ -44,10 +44,10 @@ from rbim.storage.sqlite import Database
 RBIM = f"""{FILES}
 import matplotlib.figure, matplotlib.backends.backend_svg
 from rbim import AsyncClient, GroupType
+from rbim._support.private_files import replace_private
 from rbim.bulk import InviteJob, forget_job, read_report
 from rbim.bulk.report.plot import plot_report
 from rbim.cli import run
-from rbim.cli.emulator import _write_state
 from rbim.cli.jobs import job_commands, journal_errors, report
 from rbim.cli.jobs.files import Files
 from rbim.emulator import Emulator
@@ -107,7 +107,8 @@ def write(folder):
     files = Files(folder / "job", not_done=folder / "rows.csv", csv=folder / "all.csv", plot=folder / "job.svg")
     files.write(report)
     files.write(report)  # and over those that exist
-    assert _write_state(box.export(), folder / "state.json") == 0
+    with replace_private(folder / "state.json") as stream:  # as the emulator writes its state
+        stream.write(json.dumps(box.export()).encode())
 with tempfile.TemporaryDirectory() as tried:
     write(Path(tried))  # everything is loaded now, also fonts, which the user may not be able to read
 """
