@@ -227,8 +227,10 @@ class Admission:
         """Let the waiting calls wait for the flows that there are now; refuse those that cannot leave in time."""
         self._demands.flows_changed()
         self._at_once, self._next_at = False, -inf
-        for waiter in self._queue:
+        waiting = list(self._queue)
+        for waiter in waiting:  # first all, so that lines begin anew: theirs is the demand of the call that begins them
             self._queue.remove(waiter)
+        for waiter in waiting:
             waiter.demand = self._demands.demand(waiter.demand.kind, waiter.demand.group, now)
             if ready_at(waiter.demand.buckets, now) >= self._last_start(waiter, now):
                 self._refuse(waiter)
@@ -332,6 +334,7 @@ class Admission:
                 return False
             next_at = self._next_at
             self._release(waiter)
+            waiter.demand = self._demands.demand(waiter.demand.kind, waiter.demand.group, now)  # flows may have changed
             ready = max(now, ready_at(waiter.demand.buckets, now))
             if ready >= self._last_start(waiter, now) or (self._closed and ready > now + ROUNDING):
                 # the loop was blocked, or a pause came, and nothing waits any more

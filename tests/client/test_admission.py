@@ -691,3 +691,55 @@ async def test_calls_that_the_rate_of_their_group_holds_back_cost_the_others_no_
         for group in "abcdefghij":
             tasks.start_soon(call, group, CancelScope())
     assert answered == {*"abcdefghij", "hot"}
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Fail where the queue is asked again and again in one moment."""
+    grants = itertools.count(1)
+
+    def grant(limiter, now, *, grant=Admission._grant):
+        assert next(grants) < 10_000, "it asks for ever"
+        grant(limiter, now)
+
+    monkeypatch.setattr(Admission, "_grant", grant)
+
+
+def answers(limiter, clock, group, times, asked=None):
+    for _ in range(times):
+        limiter.free -= 1
+        limiter.leave(QueryGroupDetail(group_id=group), clock.monotonic(), answered=True, asked=asked)
+
+
+@pytest.mark.usefixtures("counted")
+@pytest.mark.parametrize("case", ["in one line", "newest first", "woken"])
+async def test_calls_that_wait_obey_a_limit_that_begins_to_concern_their_group_alone(case):
+    """Calls of a group stand in one line, or one of them is woken already, when the flow of their group begins."""
+    clock, left = EmulatedClock(), []
+    limiter = admission(1, clock=clock)
+
+    async def waits_once() -> None:
+        await limiter.enter(QueryGroupDetail(group_id="hot"), **FOREVER)
+        left.append(clock.monotonic())
+        limiter.leave(QueryGroupDetail(group_id="hot"), clock.monotonic(), answered=True)
+
+    async with create_task_group() as tasks:
+        await enter(limiter)
+        for _ in range(3):
+            tasks.start_soon(waits_once)
+        await settle()
+        if case == "newest first":
+            limiter._queue.gave_up(5.0, clock.monotonic())
+        answers(limiter, clock, "hot", 1, asked=2.0)
+        for number in range(9):
+            answers(limiter, clock, f"g{number}", 5)
+        if case == "woken":
+            leave(limiter)
+        answers(limiter, clock, "hot", 60, asked=20.0)
+        if case != "woken":
+            leave(limiter)
+        await settle()
+        for _ in range(100):
+            await clock.advance(0.01)
+    assert len(left) == 3
+    assert all(after - before > 0.02 for before, after in itertools.pairwise(left)), left
