@@ -19,8 +19,8 @@ passes. Everything here computes with times that are arguments, seconds of a mon
 #
 # Where slowing down changes nothing, `VAIN` times in a row, the platform throttles by chance: twice that share is tolerated.
 #
-# Few groups that have most of the throttled answers become flows of their own; they do not count in that of their operation
-# any more.
+# Few groups that have most of the throttled answers become flows of their own. What is throttled of them does not count in
+# that of their operation any more; what passes does, for it has let it leave.
 #
 # Always true: what a flow holds back leaves one by one at its rate, never as a herd; answers to requests that left before
 # the rate was lowered say nothing of it; each window with little throttling in which the rate was used raises it.
@@ -72,7 +72,7 @@ SURE = 4
 HOT = 3
 MOST = 0.75
 """Groups are limited alone that have so many throttled answers each, this share of all of them, and are half of the groups
-at most. Throttled answers of earlier windows count ``FADE`` times."""
+at most, in this window or the one before. Throttled answers of earlier windows count ``FADE`` times."""
 
 FADE = 0.9
 FADED = 0.5
@@ -90,6 +90,7 @@ class Flow(Bucket):
 
     __slots__ = (
         "_asked",
+        "_before",
         "_clean",
         "_good",
         "_groups",
@@ -124,6 +125,7 @@ class Flow(Bucket):
         self._since: float | None = None  # the first answer of this window
         self._asked = 0.0
         self._passed = self._throttled = self._held = 0
+        self._before = 0  # groups with an answer in the window before
         self._groups: dict[object, float] = {}  # throttled answers lately, of each group with any answer in this window
 
     @property
@@ -173,7 +175,7 @@ class Flow(Bucket):
         hot = [group for group, throttled in self._groups.items() if throttled >= HOT]
         throttled = sum(self._groups.values())
         its = sum(self._groups[group] for group in hot)
-        if not hot or 2 * len(hot) > len(self._groups) or its < MOST * throttled:
+        if not hot or 2 * len(hot) > max(len(self._groups), self._before) or its < MOST * throttled:
             return []
         for group in hot:
             del self._groups[group]
@@ -237,6 +239,7 @@ class Flow(Bucket):
 
     def _begin_window(self, since: float | None) -> None:
         fade = FADE if self._throttled else 1.0
+        self._before = len(self._groups)
         self._groups = {group: fade * throttled for group, throttled in self._groups.items() if throttled > FADED}
         self._since = since
         self._passed = self._throttled = self._held = 0
@@ -275,13 +278,17 @@ class Congestion:
             return True
         if asked is not None:
             flow.throttled_at = now
-        shared = flow.group is None and narrow is not wide
-        if sent_at < flow.valid_from or not flow.answered(narrow if shared else None, now, asked):
-            return over
-        hot = flow.hot()
-        self.flows.update({each: Flow(now, each) for each in hot})
-        flow.end_window(now)
-        return bool(over or hot or flow.valid_from > now)
+        counted = [(flow, narrow if flow.group is None and narrow is not wide else None)]
+        if flow.group is not None and asked is None and wide in self.flows:
+            counted.append((self.flows[wide], None))  # it has let the request leave as well
+        changed = over
+        for each, group in counted:
+            if sent_at >= each.valid_from and each.answered(group, now, asked):
+                hot = each.hot()
+                self.flows.update({scope: Flow(now, scope) for scope in hot})
+                each.end_window(now)
+                changed = changed or bool(hot) or each.valid_from > now
+        return changed
 
     def sweep(self, now: float) -> bool:
         """Forget the flows that are over, once in a window; return whether there were any."""

@@ -229,3 +229,31 @@ def test_a_flow_that_holds_requests_back_is_not_over():
     assert not flow.is_over(now)
     flow.due = now - 2
     assert flow.is_over(now)
+
+
+def test_what_passes_of_a_group_with_a_flow_lets_that_of_its_operation_grow():
+    """Its requests leave by the rates of both: else that of the operation would stay low while only they are sent."""
+    congestion, now = Congestion(), 0.0
+    hot, wide = Flow(0.0, "hot"), Flow(0.0)
+    congestion.flows |= {"hot": hot, "wide": wide}
+    for _ in range(4):
+        wide.answered("other", now, 0.0)
+    wide.end_window(now)
+    before = wide.rate
+    for _ in range(200):
+        now += 0.05
+        wide.take(now)
+        congestion.answered("hot", "wide", sent_at=now, now=now, asked=None)
+    assert (before, wide.rate) == (18.0, 72.0)
+
+
+def test_a_burst_to_one_group_does_not_slow_the_others_that_were_answered_lately():
+    congestion = Congestion()
+    congestion.answered("hot", "wide", sent_at=0.0, now=0.0, asked=0.0)
+    for number in range(20):
+        at = (number + 1) / 20
+        congestion.answered(f"g{number % 6}", "wide", sent_at=at, now=at, asked=None)
+    for _ in range(6):
+        congestion.answered("hot", "wide", sent_at=1.05, now=1.05, asked=0.0)
+    assert "hot" in congestion.flows
+    assert not congestion.flows["wide"].is_slowed
