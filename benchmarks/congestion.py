@@ -146,7 +146,10 @@ async def over_http(url: str, calls: Any, *, hand: bool) -> None:
                 return
             call.ended = time.monotonic() - start
         while hand and time.monotonic() - start < call.until and call.ended is None:
-            response = await plain.post(url, json={})
+            try:
+                response = await plain.post(url, json={})
+            except httpx.TimeoutException:  # it has a place in the pool too late, or no answer
+                continue
             if response.status_code == THROTTLED:
                 await asyncio.sleep(float(response.headers["retry-after"]))
             else:
