@@ -280,7 +280,7 @@ def _flag_of(attribute: attrs.Attribute[Any]) -> str:
 
 def _empty_word(attribute: attrs.Attribute[Any]) -> str | None:
     """Return the word that stands for no values of a field; None if the field needs a value."""
-    _, words = _spelling(attribute)
+    _, words = _on_command_line(attribute)
     return next((word for word, values in words.items() if not values()), None)
 
 
@@ -332,15 +332,16 @@ def _read_single(read: Reader, *, keep: bool) -> Callable[[Any, Sequence[Token]]
     return lambda _, tokens: None if keep and tokens[0].value == KEEP else read(tokens[0].value)
 
 
-def _spelling(attribute: attrs.Attribute[Any]) -> tuple[Reader | None, Mapping[str, Callable[[], Iterable[Any]]]]:
-    """Return the reader and the words of a field that was declared with :func:`~rbim.operations.base.spelled`."""
-    found: tuple[Reader | None, Mapping[str, Callable[[], Iterable[Any]]]] = attribute.metadata.get("spelled", (None, {}))
-    return found
+def _on_command_line(attribute: attrs.Attribute[Any]) -> tuple[Reader | None, Mapping[str, Callable[[], Iterable[Any]]]]:
+    """Return the reader and the words of a field that was declared with :func:`~rbim.operations.base.on_command_line`."""
+    declared: tuple[Reader | None, Mapping[str, Callable[[], Iterable[Any]]]]
+    declared = attribute.metadata.get("command_line", (None, {}))
+    return declared
 
 
 def _read_several(attribute: attrs.Attribute[Any]) -> Callable[[Any, Sequence[Token]], Any]:
     one = _several(attribute.type)
-    own, words = _spelling(attribute)
+    own, words = _on_command_line(attribute)
     read = own or _reader(one)
     collect = next((get_origin(o) for o in options_of(attribute.type) if get_origin(o) in COLLECTIONS), tuple)
 
@@ -444,7 +445,7 @@ def _spelled(text: str, kind: type[Any]) -> str:
 def _help(attribute: attrs.Attribute[Any], kind: type[Operation[Any]]) -> str | None:
     """Return the description of a field, the words that it takes, and its limit."""
     described = description_of(attribute) or _inherited_help(attribute, kind)
-    _, words = _spelling(attribute)
+    _, words = _on_command_line(attribute)
     parts = [described, f"Takes {', '.join(words)}, or entries in the format of the wire." if words else None]
     parts += [f"At most {limit} characters." for name, limit in kind.spec.limits if name == attribute.name]
     return " ".join(part for part in parts if part) or None

@@ -37,9 +37,9 @@ __all__ = [
     "description_of",
     "fields_of",
     "is_optional",
+    "on_command_line",
     "operation",
     "options_of",
-    "spelled",
     "wire",
     "wire_name",
     "wire_names",
@@ -153,12 +153,12 @@ def description_of(attribute: attrs.Attribute[Any]) -> str | None:
     return found
 
 
-def spelled(read: Callable[[str], Any], words: Mapping[str, Callable[[], Iterable[Any]]]) -> dict[str, Any]:
+def on_command_line(read: Callable[[str], Any], words: Mapping[str, Callable[[], Iterable[Any]]]) -> dict[str, Any]:
     """Return the ``metadata=`` of a field with several values: how the command line reads each of them.
 
     ``read`` reads the text of one value; ``words`` are words that stand for several values.
     """
-    return {"spelled": (read, words)}
+    return {"command_line": (read, words)}
 
 
 def wire_of(attribute: attrs.Attribute[Any]) -> Wire:

@@ -13,7 +13,7 @@ from attrs import Attribute, field, frozen
 from rbim._support import json
 from rbim._support.text import empty
 from rbim.errors import InvalidRequest
-from rbim.operations.base import Answer, Endpoint, Operation, check_length, described, operation, spelled, wire
+from rbim.operations.base import Answer, Endpoint, Operation, check_length, described, on_command_line, operation, wire
 from rbim.operations.namespace import Method, Namespace
 from rbim.validators import at_least_one, one_of, text
 
@@ -415,7 +415,7 @@ class CreateCallTask(Operation[CallTaskCreated]):
         validator=_one_kind,
         metadata=wire(write=_write_policies, read=_read_policies)
         | described("The periods in which the task must not call.")
-        | spelled(_read_policy, {"default": default_no_call_policies, "none": tuple[NoCallPolicy]}),
+        | on_command_line(_read_policy, {"default": default_no_call_policies, "none": tuple[NoCallPolicy]}),
     )
     rand: str | None = field(
         default=None,

@@ -4,10 +4,11 @@ import json
 import sqlite3
 import subprocess
 import sys
-import threading
 from contextlib import closing, contextmanager
 
 import pytest
+
+from helpers.processes import running
 
 PLAIN = """
 import json, sqlite3, sys
@@ -46,15 +47,8 @@ def start():
     @contextmanager
     def started(script, *arguments):
         command = [sys.executable, "-c", script, *map(str, arguments)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            watch = threading.Timer(LONG, process.kill)
-            watch.start()
-            try:
-                yield process
-            finally:
-                watch.cancel()
-                watch.join()
-                process.kill()
+        with running(*command, patience=LONG, stdin=subprocess.PIPE, stderr=None) as process:
+            yield process
 
     return started
 
