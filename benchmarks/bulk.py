@@ -115,7 +115,7 @@ async def whole_job(path: Path, port: int) -> dict[str, float]:
         ((created, loaded),) = file.execute("SELECT created, loaded FROM job")
         ((began, ended, why),) = file.execute("SELECT began, ended, why FROM run")
         ((requests, answered),) = file.execute("SELECT count(*), sum(outcome = 1) FROM request")
-        ((rows, done),) = file.execute("SELECT count(*), sum(state = 1) FROM account")
+        ((rows, done),) = file.execute("SELECT count(*), sum(state = 1) FROM result")
     assert (why, answered, done) == ("done", requests, rows)
     return {
         "idle": idle,

@@ -95,9 +95,11 @@ def accounts(path):
         Account(group, account, state, names.get(reason), seq, user or None, (sender_group, chunk), request)
         for group, account, state, reason, seq, user, sender_group, chunk, request in read(
             path,
-            """SELECT name, account, state, reason, seq, user_name, sender_group, chunk, request FROM account
-            JOIN sender_group ON sender_group.id = sender_group JOIN target_group ON target_group.id = target_group
-            ORDER BY seq""",
+            """SELECT name, account, iif(account.state IS NULL, chunk.state, account.state),
+                iif(account.state IS NULL, chunk.reason, account.reason), seq, user_name, sender_group.id, chunk, request
+            FROM account JOIN sender_group ON sender_group.id = account.sender_group
+            JOIN target_group ON target_group.id = target_group
+            JOIN chunk ON (chunk.sender_group, chunk.id) = (account.sender_group, account.chunk) ORDER BY seq""",
         )
     ]
 

@@ -58,7 +58,7 @@ BEGIN = 0.1
 BURST = 2.0
 """Seconds after which a burst comes in a special situation."""
 
-IN_DOUBT = """SELECT account FROM account WHERE state = 4
+IN_DOUBT = """SELECT account FROM result WHERE state = 4
     OR (sender_group, chunk) IN (SELECT sender_group, chunk FROM request WHERE outcome = 0)"""
 """What a job that was interrupted does not know: the accounts that are unknown, and those of open requests."""
 

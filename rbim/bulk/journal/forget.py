@@ -55,6 +55,7 @@ REPLACE_TEXTS = (
     "CREATE TEMP TABLE merged AS SELECT id, min(id) OVER (PARTITION BY code, error) AS first FROM reason",
     "CREATE UNIQUE INDEX temp.merged_id ON merged (id)",
     "UPDATE account SET reason = (SELECT first FROM merged WHERE id = reason) WHERE reason IS NOT NULL",
+    "UPDATE chunk SET reason = (SELECT first FROM merged WHERE merged.id = reason) WHERE reason IS NOT NULL",
     "UPDATE request SET reason = (SELECT first FROM merged WHERE id = reason) WHERE reason IS NOT NULL",
     "UPDATE anomaly SET reason = (SELECT first FROM merged WHERE id = reason)",
     "DELETE FROM reason WHERE id NOT IN (SELECT first FROM merged)",
@@ -83,7 +84,7 @@ def erasable(journal: Path) -> Erasable:
         facts = facts_in(connection)
         if facts is None:
             raise InvalidRequest(f"{journal}: the journal holds no job, and no accounts", field="journal")
-        statement = "SELECT count(*), count(*) FILTER (WHERE state <= 0) FROM account"
+        statement = "SELECT count(*), count(*) FILTER (WHERE state <= 0) FROM result"
         ((accounts, waiting),) = connection.execute(statement)
     unfinished = f"{waiting:,} accounts still wait to be sent" if waiting else ""
     if facts.loaded is None:

@@ -2,11 +2,12 @@
 
 # Theory of operation
 #
-# An account (AccountState):
+# A chunk, and an account in it with a state of its own (AccountState):
 #   WAITING          to be sent
-#   WAITING -> AGAIN                               a request with it has an unknown outcome, and is to be sent again
+#   WAITING -> AGAIN                               its request has an unknown outcome, and is to be sent again
 #   WAITING | AGAIN -> DONE | REFUSED | FAILED | UNKNOWN     by the outcome of a request, `recover` or `close_group`
-#   FAILED | REFUSED -> WAITING, UNKNOWN -> AGAIN  only by `retry`, between two runs; in new chunks
+#   FAILED | REFUSED -> WAITING, UNKNOWN -> AGAIN  only by `retry`, between two runs: the accounts move to new chunks
+# An account gets a state of its own when an answer names it, and loses it by `retry`. A chunk that waits has none of these.
 #
 # A request (RequestState): one sending of a chunk, that is of the accounts of the chunk that wait.
 #   (new) -> OPEN                                  its intent: committed before it leaves
@@ -17,8 +18,8 @@
 # committed yet. Their accounts, and those that are AGAIN because of a request with `retry`, are UNKNOWN unless `recover`
 # lets them be sent again. All other accounts are as the tables say.
 #
-# Always true: each account is in one chunk, and all that wait in a chunk are WAITING or all are AGAIN; at most one request
-# of a chunk is OPEN. What waits for a run is in its plan, or in a chunk that the run has made.
+# Always true: each account is in one chunk; at most one request of a chunk is OPEN. What waits for a run is in its plan, or
+# in a chunk that the run has made.
 
 from __future__ import annotations
 
@@ -52,58 +53,58 @@ RUN_ENDED = FailureReason("the run ended before an answer came")
 
 PLAN = (
     "DROP TABLE IF EXISTS temp.plan",
-    """CREATE TEMP TABLE plan AS SELECT waiting.sender_group AS sender_group, waiting.chunk AS chunk,
+    """CREATE TEMP TABLE plan AS SELECT chunk.sender_group AS sender_group, chunk.id AS chunk,
             state = -1 AS resent, request.id AS repeats, coalesce(request.attempt, 0) + 1 AS attempt
-        FROM (SELECT DISTINCT sender_group, chunk, state FROM account WHERE state <= 0) AS waiting
-        JOIN sender_group ON sender_group.id = waiting.sender_group
-        LEFT JOIN request ON request.retry = 1
-            AND request.sender_group = waiting.sender_group AND request.chunk = waiting.chunk
+        FROM chunk JOIN sender_group ON sender_group.id = chunk.sender_group
+        LEFT JOIN request ON request.retry = 1 AND request.sender_group = chunk.sender_group AND request.chunk = chunk.id
+        WHERE state <= 0
         ORDER BY request.id IS NULL,
-            row_number() OVER (PARTITION BY target_group ORDER BY waiting.sender_group, waiting.chunk), target_group""",
+            row_number() OVER (PARTITION BY target_group ORDER BY chunk.sender_group, chunk.id), target_group""",
 )
 """The chunks that wait at the beginning of a run, in the order of sending: repeats, then one of each group, and again."""
 
 NEXT = """SELECT plan.sender_group, plan.chunk, target_group.name, user_name, resent, repeats, attempt,
         (SELECT group_concat(account, '\n') FROM account
-            WHERE account.sender_group = plan.sender_group AND account.chunk = plan.chunk AND state <= 0)
-    FROM temp.plan JOIN sender_group ON sender_group.id = plan.sender_group
-    JOIN target_group ON target_group.id = target_group
-    WHERE plan.rowid BETWEEN ? AND ? ORDER BY plan.rowid"""
-COUNTS = ", ".join(f"count(*) FILTER (WHERE state = {state:d})" for state in AccountState)  # in half the time of GROUP BY
-NEW_NUMBER = "SELECT max(chunk) + 1 FROM account WHERE sender_group = ?"
+            WHERE account.sender_group = plan.sender_group AND account.chunk = plan.chunk)
+    FROM temp.plan JOIN chunk ON chunk.sender_group = plan.sender_group AND chunk.id = plan.chunk
+    JOIN sender_group ON sender_group.id = plan.sender_group JOIN target_group ON target_group.id = target_group
+    WHERE plan.rowid BETWEEN ? AND ? AND chunk.state <= 0 ORDER BY plan.rowid"""
+COUNTS = ", ".join(f"count(*) FILTER (WHERE state = {state:d})" for state in AccountState)  # in less time than GROUP BY
+NEW_NUMBER = "SELECT max(id) + 1 FROM chunk WHERE sender_group = ?"
 DIVIDE = """UPDATE account SET chunk = ? WHERE sender_group = ? AND chunk = ?
     AND account IN (SELECT value FROM json_each(?))"""
+NEW_CHUNK = "INSERT INTO chunk SELECT sender_group, ?, state, request, reason FROM chunk WHERE sender_group = ? AND id = ?"
 
 INTENT = """INSERT INTO request (id, sender_group, chunk, members, attempt, repeats, resent, begun)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 OUTCOME = """UPDATE request SET begun = ?, ended = ?, elapsed = ?, waited = ?, outcome = ?, reason = ?, retry = ?, split = ?
     WHERE id = ?"""
-SETTLE = """UPDATE account SET state = ?, request = ?, reason = ?
-    WHERE sender_group = ? AND chunk = ? AND state <= 0"""
-SETTLE_ONE = f"{SETTLE} AND account = ?"
+SETTLE = "UPDATE chunk SET state = ?, request = ?, reason = ? WHERE sender_group = ? AND id = ? AND state <= 0"
+SETTLE_ONE = "UPDATE account SET state = ?, reason = ? WHERE sender_group = ? AND chunk = ? AND account = ?"
 
 UNDECIDED = """SELECT id, sender_group, chunk, begun, outcome FROM request
     WHERE outcome = 0 OR retry = 1 AND (outcome = 4 OR resent = 1)"""
 GIVE_UP = "UPDATE request SET outcome = ?, reason = coalesce(reason, ?), retry = 0 WHERE id = ?"
-CLOSE = """UPDATE account SET state = :after, request = NULL, reason = :reason WHERE state = :state
+CLOSE = """UPDATE chunk SET state = :after, request = NULL, reason = :reason WHERE state = :state
     AND sender_group IN (SELECT sender_group.id FROM sender_group
         JOIN target_group ON target_group.id = target_group WHERE target_group.name = :group)
-    AND (sender_group, chunk) NOT IN (SELECT sender_group, chunk FROM request WHERE outcome = 0)"""
+    AND (sender_group, id) NOT IN (SELECT sender_group, chunk FROM request WHERE outcome = 0)
+    RETURNING (SELECT count(*) FROM account WHERE account.sender_group = chunk.sender_group AND account.chunk = chunk.id)"""
 RETRY_NO_MORE = """UPDATE request SET retry = 0 WHERE retry = 1 AND sender_group IN (SELECT sender_group.id FROM sender_group
     JOIN target_group ON target_group.id = target_group WHERE target_group.name = ?)"""
 
-RETRY = """UPDATE account SET state = iif(state = 4, -1, 0), request = NULL, reason = iif(state = 4, reason, NULL)
-    WHERE state IN (SELECT value FROM json_each(:states))
-    AND (:reasons = '[]' OR reason IN (SELECT id FROM reason WHERE text IN (SELECT value FROM json_each(:reasons))
-        OR code IN (SELECT value FROM json_each(:reasons))))
-    AND (:groups = '[]' OR sender_group IN (SELECT sender_group.id FROM sender_group JOIN target_group
-        ON target_group.id = target_group WHERE target_group.name IN (SELECT value FROM json_each(:groups))))"""
-NEW_CHUNKS = """UPDATE account SET chunk = moved.chunk FROM (
-        SELECT sender_group, chunk AS old, seq,
-            (SELECT max(chunk) FROM account AS others WHERE others.sender_group = account.sender_group) + 1
-                + (row_number() OVER (PARTITION BY sender_group ORDER BY seq) - 1) / :size AS chunk
-        FROM account WHERE state = :state) AS moved
-    WHERE account.sender_group = moved.sender_group AND account.chunk = moved.old AND account.seq = moved.seq"""
+MOVE = """UPDATE account SET chunk = chosen.its_chunk, state = NULL, reason = NULL FROM (
+        SELECT sender_group AS of_group, chunk AS before, seq AS its_seq,
+            (SELECT max(id) FROM chunk AS last WHERE last.sender_group = result.sender_group) + 1
+                + (row_number() OVER (PARTITION BY sender_group ORDER BY seq) - 1) / :size AS its_chunk
+        FROM result WHERE state IN (SELECT value FROM json_each(:states))
+        AND (:reasons = '[]' OR reason IN (SELECT id FROM reason WHERE text IN (SELECT value FROM json_each(:reasons))
+            OR code IN (SELECT value FROM json_each(:reasons))))
+        AND (:groups = '[]' OR sender_group IN (SELECT sender_group.id FROM sender_group JOIN target_group
+            ON target_group.id = target_group WHERE target_group.name IN (SELECT value FROM json_each(:groups))))) AS chosen
+    WHERE sender_group = of_group AND chunk = before AND seq = its_seq"""
+MOVED = """INSERT INTO chunk (sender_group, id, state) SELECT DISTINCT sender_group, chunk, ? FROM account
+    WHERE (sender_group, chunk) NOT IN (SELECT sender_group, id FROM chunk)"""
 MAX_REASONS = 10_000  # reasons whose numbers are kept in memory
 
 
@@ -204,7 +205,7 @@ class Journal:
         self._planned = 0
         ((self._plan_ends,),) = self.database.execute("SELECT count(*) FROM temp.plan")
         (loaded,) = self.database.execute("SELECT rows, bad, duplicates, digest FROM job")
-        (counts,) = self.database.execute(f"SELECT {COUNTS} FROM account")  # noqa: S608  # a constant
+        (counts,) = self.database.execute(f"SELECT {COUNTS} FROM result")  # noqa: S608  # a constant
         return Loaded(*loaded), dict(zip(AccountState, counts, strict=True))
 
     def end_run(self, reason: str) -> None:
@@ -238,19 +239,23 @@ class Journal:
 
         Raises InvalidRequest if other accounts wait, or if no account has one of the reasons and groups.
         """
-        ((waiting,),) = self.database.execute("SELECT count(*) FROM account WHERE state <= 0")
+        ((waiting,),) = self.database.execute("SELECT count(*) FROM result WHERE state <= 0")
         if waiting:
             raise InvalidRequest(
                 f"{self.path}: {waiting:,} accounts were not sent yet: resume the job first", field="journal"
             )
         ((size,),) = self.database.execute("SELECT chunk FROM job")
-        values = {name: json.dumps(chosen) for name, chosen in selection._asdict().items()}
-        number = self.database.execute(RETRY, values).rowcount
+        chosen = {"reasons": json.dumps(selection.reasons), "groups": json.dumps(selection.groups), "size": size}
+        number, unknown = 0, AccountState.UNKNOWN
+        for after, states in (
+            (AccountState.WAITING, [each for each in selection.states if each != unknown]),
+            (AccountState.AGAIN, [unknown] if unknown in selection.states else []),
+        ):
+            number += self.database.execute(MOVE, {**chosen, "states": json.dumps(states)}).rowcount
+            self.database.execute(MOVED, (after,))
         if not number and (selection.reasons or selection.groups):
             cause = "no account to retry has one of these reasons and groups: compare them with its report"
             raise InvalidRequest(f"{self.path}: {cause}", field="journal")
-        for state in (AccountState.WAITING, AccountState.AGAIN):
-            self.database.execute(NEW_CHUNKS, {"state": state, "size": size})
         return number
 
     def planned(self) -> tuple[dict[str, int], int]:
@@ -259,7 +264,7 @@ class Journal:
             """SELECT target_group.name, count(*) FROM account JOIN sender_group ON sender_group.id = sender_group
             JOIN target_group ON target_group.id = target_group GROUP BY target_group"""
         )
-        ((requests,),) = self._rows("SELECT count(*) FROM (SELECT DISTINCT sender_group, chunk FROM account)")
+        ((requests,),) = self._rows("SELECT count(*) FROM chunk")
         return dict(sizes), requests
 
     def _rows(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
@@ -274,18 +279,18 @@ class Journal:
             found = self._rows(NEXT, (self._planned + 1, self._planned + limit))
             self._planned += limit
             for sender_group, number, group, user_name, resent, repeats, attempt, accounts in found:
-                if accounts is not None:  # of a closed group none waits any more
-                    chunk = Chunk(
-                        sender_group=sender_group, id=number, group=group, user_name=user_name or None,
-                        accounts=tuple(accounts.split("\n")), resent=bool(resent), repeats=repeats, attempt=attempt,
-                    )  # fmt: skip
-                    chunks.append(chunk)
+                chunk = Chunk(
+                    sender_group=sender_group, id=number, group=group, user_name=user_name or None,
+                    accounts=tuple(accounts.split("\n")), resent=bool(resent), repeats=repeats, attempt=attempt,
+                )  # fmt: skip
+                chunks.append(chunk)
         return chunks
 
     def divide(self, whole: Chunk, place: int) -> list[Chunk]:
         """Divide a waiting chunk before the account at a place, from 0; return both parts. The second gets a new number."""
         ((number,),) = self.database.execute(NEW_NUMBER, (whole.sender_group,)).fetchall()
         first, second = whole.accounts[:place], whole.accounts[place:]
+        self.database.execute(NEW_CHUNK, (number, whole.sender_group, whole.id))
         self.database.execute(DIVIDE, (number, whole.sender_group, whole.id, json.dumps(second)))
         return [
             evolve(whole, accounts=first, operation=None),
@@ -324,7 +329,7 @@ class Journal:
         settled: dict[AccountState, int] = {}
         for state, after in ((AccountState.WAITING, AccountState.FAILED), (AccountState.AGAIN, AccountState.UNKNOWN)):
             values = {"after": after, "reason": reason, "state": state, "group": group}
-            settled[after] = self.database.execute(CLOSE, values).rowcount
+            settled[after] = sum(number for (number,) in self.database.execute(CLOSE, values))
         return settled
 
     def _record_intents(self, chunks: Sequence[Chunk]) -> None:
@@ -351,7 +356,7 @@ class Journal:
             outcomes.append((*values, settlement.again, split, number))
             where = (chunk.sender_group, chunk.id)
             for place, its_state, its_reason in settlement.individual:
-                its = (its_state, number, self._reason_id(its_reason))
+                its = (its_state, self._reason_id(its_reason))
                 self.database.execute(SETTLE_ONE, (*its, *where, chunk.accounts[place]))
             if state is None and settlement.outcome is RequestState.UNKNOWN:
                 state = AccountState.AGAIN

@@ -49,6 +49,7 @@ DUPLICATES = """INSERT INTO duplicate (seq, target_group, account, first)
 ACCOUNTS = """INSERT INTO account (sender_group, chunk, seq, account)
     SELECT sender_group, (row_number() OVER (PARTITION BY sender_group ORDER BY seq) - 1) / (SELECT chunk FROM job),
         seq, account FROM temp.input WHERE seq NOT IN (SELECT seq FROM duplicate)"""
+CHUNKS = "INSERT INTO chunk (sender_group, id) SELECT DISTINCT sender_group, chunk FROM account"
 
 
 class InputDigest:
@@ -110,7 +111,7 @@ class Loader:
         self._input = digest
         self._database = database
         self._sender_group = lru_cache(MAX_SENDER_GROUPS)(self._insert_sender_group)
-        for table in ("job", "target_group", "sender_group", "account", "bad_row", "duplicate"):
+        for table in ("job", "target_group", "sender_group", "account", "chunk", "bad_row", "duplicate"):
             database.execute(f"DELETE FROM {table}")  # noqa: S608  # the rest of an unfinished loading
         operation = work.operation.spec.name
         done_word = DONE_WORDS.get(operation, "done")
@@ -140,6 +141,7 @@ class Loader:
         found = self._input
         found.duplicates = self._database.execute(DUPLICATES).rowcount
         self._database.execute(ACCOUNTS)
+        self._database.execute(CHUNKS)
         self._database.execute("DROP TABLE temp.input")
         self._database.execute(
             "UPDATE job SET loaded = ?, duplicates = ?, digest = ?, source = ?",

@@ -3,6 +3,9 @@
 A row of the input has a number, ``seq``: its line, or its place in an iterable, from 1. A sender group is a group with an
 acting account. A chunk is what one request names: accounts of one sender group with the same ``chunk`` number. Chunks of a
 sender group are sent in the order of their numbers. A request is one sending of a chunk.
+
+A chunk has the state of its accounts, so that the answer to a request changes one row; an account has a ``state`` and a
+``reason`` of its own only where these differ. The view ``result`` has those of each account.
 """
 
 from __future__ import annotations
@@ -39,10 +42,17 @@ STATEMENTS = (
         chunk INTEGER NOT NULL,
         seq INTEGER NOT NULL,
         account TEXT NOT NULL,
+        state INTEGER,
+        reason INTEGER,
+        PRIMARY KEY (sender_group, chunk, seq)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE chunk (
+        sender_group INTEGER NOT NULL,
+        id INTEGER NOT NULL,
         state INTEGER NOT NULL DEFAULT 0,
         request INTEGER,
         reason INTEGER,
-        PRIMARY KEY (sender_group, chunk, seq)
+        PRIMARY KEY (sender_group, id)
     ) WITHOUT ROWID""",
     """CREATE TABLE request (
         id INTEGER PRIMARY KEY,
@@ -102,12 +112,14 @@ STATEMENTS = (
     "CREATE TABLE request_outcome (id INTEGER PRIMARY KEY, name TEXT NOT NULL)",
     """INSERT INTO request_outcome (id, name) VALUES
         (0, 'open'), (1, 'answered'), (2, 'refused'), (3, 'not sent'), (4, 'unknown')""",
-    """CREATE VIEW accounts AS SELECT account.seq AS seq, target_group.name AS "group", sender_group.user_name AS user_name,
-        account.account AS account, account_state.name AS state, reason.text AS reason, reason.code AS code,
-        reason.error AS error, account.request AS request
-        FROM account JOIN sender_group ON sender_group.id = account.sender_group
+    """CREATE VIEW result AS SELECT seq, account.sender_group AS sender_group, chunk, account, request,
+        coalesce(account.state, chunk.state) AS state, iif(account.state IS NULL, chunk.reason, account.reason) AS reason
+        FROM account JOIN chunk ON chunk.sender_group = account.sender_group AND chunk.id = account.chunk""",
+    """CREATE VIEW accounts AS SELECT seq, target_group.name AS "group", sender_group.user_name AS user_name, account,
+        account_state.name AS state, reason.text AS reason, reason.code AS code, reason.error AS error, request
+        FROM result JOIN sender_group ON sender_group.id = result.sender_group
         JOIN target_group ON target_group.id = sender_group.target_group
-        JOIN account_state ON account_state.id = account.state LEFT JOIN reason ON reason.id = account.reason""",
+        JOIN account_state ON account_state.id = result.state LEFT JOIN reason ON reason.id = result.reason""",
     """CREATE VIEW requests AS SELECT request.id AS id, target_group.name AS "group", sender_group.user_name AS user_name,
         request.members AS members, request.attempt AS attempt, request.repeats AS repeats, request.resent AS resent,
         datetime(request.begun, 'unixepoch') AS begun, datetime(request.ended, 'unixepoch') AS ended,
@@ -122,5 +134,5 @@ STATEMENTS = (
 ERASING = 0.0
 """Value of ``job.erased`` from the beginning of the erasure to its end, when it becomes the time."""
 
-JOURNAL = FileKind(name="a job's journal", mark=b"rbjb", schema=STATEMENTS, version=7, cache=4_000)
+JOURNAL = FileKind(name="a job's journal", mark=b"rbjb", schema=STATEMENTS, version=8, cache=4_000)
 """The file of a job. Earlier versions are refused."""

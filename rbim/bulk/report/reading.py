@@ -54,9 +54,9 @@ MIN_SAMPLE = 0.5
 """Seconds; a shorter sample is added to the one before it, because its figures per second mean nothing."""
 
 _REACHED = f"""
-    SELECT count(*) FILTER (WHERE reached.open), count(*) FILTER (WHERE account.state = :state_waiting)
-    FROM ({REACHED}) AS reached CROSS JOIN account ON account.sender_group = reached.sender_group
-        AND account.chunk = reached.chunk WHERE account.state IN (:state_waiting, :state_again)
+    SELECT count(*) FILTER (WHERE reached.open), count(*) FILTER (WHERE result.state = :state_waiting)
+    FROM ({REACHED}) AS reached CROSS JOIN result ON result.sender_group = reached.sender_group
+        AND result.chunk = reached.chunk WHERE result.state IN (:state_waiting, :state_again)
 """  # noqa: S608  # a constant
 
 # accounts that wait again keep the reason of their last failure, which is that of their last request, too
@@ -64,7 +64,7 @@ _REASONS = """
     SELECT state, text, code, error, accounts, count(*) OVER () AS of_reasons, sum(accounts) OVER () AS of_accounts
     FROM (
         SELECT iif(state = :state_again, 'unknown', name) AS state, reason, count(*) AS accounts
-            FROM account JOIN account_state ON account_state.id = state
+            FROM result JOIN account_state ON account_state.id = state
             WHERE reason IS NOT NULL AND state <> :state_waiting GROUP BY 1, 2
         UNION ALL SELECT 'waiting', reason, sum(members) FROM request WHERE retry = 1 AND reason IS NOT NULL GROUP BY reason
     ) JOIN reason ON reason.id = reason ORDER BY accounts DESC, reason.id LIMIT :reasons
@@ -73,7 +73,7 @@ _REASONS = """
 _CODES = """
     SELECT code, sum(accounts) AS accounts, sum(requests) AS requests
     FROM (
-        SELECT reason, count(*) AS accounts, 0 AS requests FROM account
+        SELECT reason, count(*) AS accounts, 0 AS requests FROM result
             WHERE reason IS NOT NULL AND state <> :state_waiting GROUP BY reason
         UNION ALL SELECT reason, 0, count(*) FROM request WHERE reason IS NOT NULL GROUP BY reason
     ) JOIN reason ON reason.id = reason WHERE code <> '' GROUP BY code
@@ -162,7 +162,7 @@ def _read(connection: sqlite3.Connection, path: Path, *, running: bool) -> Repor
         raise InvalidRequest(f"{path}: the journal holds no job: begin one first", field="journal")
     facts.require_erased_completely(path)
     ((done_word,),) = connection.execute("SELECT name FROM account_state WHERE id = ?", (AccountState.DONE,))
-    states = Counter(dict(connection.execute("SELECT state, count(*) FROM account GROUP BY state")))
+    states = Counter(dict(connection.execute("SELECT state, count(*) FROM result GROUP BY state")))
     if facts.loaded is None:  # the accounts come when the input was read completely
         states[AccountState.WAITING] = facts.input.rows - facts.input.bad
     ((under_way, reached),) = connection.execute(_REACHED, NUMBERS)

@@ -49,7 +49,7 @@ _ROWS = f"""
                 THEN 'no answer is known' ELSE coalesce(reason.text, '') END AS reason,
             iif(each.state = :state_waiting, '', coalesce(reason.code, '')) AS code,
             iif(each.state = :state_waiting, '', coalesce(reason.error, '')) AS error, each.request AS request
-        FROM account AS each CROSS JOIN sender_group ON sender_group.id = each.sender_group
+        FROM result AS each CROSS JOIN sender_group ON sender_group.id = each.sender_group
         CROSS JOIN target_group ON target_group.id = sender_group.target_group
         CROSS JOIN account_state ON account_state.id = each.state LEFT JOIN reason ON reason.id = each.reason
         LEFT JOIN reached ON each.state <= 0 AND reached.sender_group = each.sender_group AND reached.chunk = each.chunk

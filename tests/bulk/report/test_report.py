@@ -76,7 +76,8 @@ class Book:
         sender_group = self.known("sender_group", target_group=self.known("target_group", name=group), user_name=user_name)
         values = {"state": state, "request": request, "reason": reason}
         self.db.execute("UPDATE job SET rows = max(rows, ?)", (seq,))
-        self.add("account", sender_group=sender_group, chunk=seq, seq=seq, account=account or f"u{seq}", **values)
+        self.add("account", sender_group=sender_group, chunk=seq, seq=seq, account=account or f"u{seq}")
+        self.add("chunk", sender_group=sender_group, id=seq, **values)
         return {"sender_group": sender_group, "chunk": seq}
 
     def request(self, *, sender_group=1, chunk=1, members=1, attempt=1, begun=BEGAN, elapsed=0.1, outcome=ANSWERED, **more):
@@ -232,20 +233,15 @@ def test_every_row_is_counted_once_and_is_one_line_in_its_place(fates, running):
 
 def test_an_open_request_reaches_only_the_waiting_accounts_of_its_chunk(book):
     reason = book.reason("why")
-    for seq, chunk, sender_group, state in [
-        (1, 1, 1, 0),
-        (2, 1, 1, 2),
-        (3, 1, 1, 0),
-        (4, 2, 1, 0),
-        (5, 1, 2, 0),
-        (6, 2, 1, 1),
-    ]:
+    for sender_group, chunk, state, rows in [(1, 1, 0, [1, 3]), (1, 2, 0, [4]), (2, 1, 0, [5]), (1, 3, 1, [2, 6])]:
         group = book.known("target_group", name=f"g{sender_group}")
         assert book.known("sender_group", target_group=group, user_name="") == sender_group
-        values = {"state": state, "reason": reason if state == 2 else None}
-        book.add("account", sender_group=sender_group, chunk=chunk, seq=seq, account=f"u{seq}", **values)
+        book.add("chunk", sender_group=sender_group, id=chunk, state=state)
+        for seq in rows:
+            own = {"state": 2, "reason": reason} if seq == 2 else {}
+            book.add("account", sender_group=sender_group, chunk=chunk, seq=seq, account=f"u{seq}", **own)
     book.db.execute("UPDATE job SET rows = 6")
-    book.request(members=3, outcome=OPEN)
+    book.request(members=2, outcome=OPEN)
     accounts = book.report().accounts
     assert (accounts.done, accounts.refused, accounts.unknown, accounts.not_sent, accounts.in_flight) == (1, 1, 2, 2, 0)
     assert book.report(running=True).accounts.in_flight == 2
@@ -481,7 +477,7 @@ def test_a_report_is_of_one_moment(tmp_path, monkeypatch):
     book.account(1, state=1)
 
     def interfere(statement):
-        if "FROM account" in statement or "FROM job" in statement:
+        if "FROM result" in statement or "FROM job" in statement:
             seen.append(statement)
             book.account(len(seen) + 1, state=1)
 

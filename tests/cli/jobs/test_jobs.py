@@ -454,7 +454,8 @@ def test_status_of_a_job_that_runs_and_of_one_that_was_killed(finished, cli):
     with closing(sqlite3.connect(finished)) as database, database:
         database.execute("UPDATE run SET ended = NULL, why = NULL")
         database.execute("UPDATE request SET outcome = 0, ended = NULL")
-        database.execute("UPDATE account SET state = 0")
+        database.execute("UPDATE chunk SET state = 0")
+        database.execute("UPDATE account SET state = NULL")
     assert "was killed" in cli("job", "status", finished)[1]
     lock = JobLock(finished)
     lock.acquire()
