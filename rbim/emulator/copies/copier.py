@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 __all__ = ["Copier"]
 
 LIMIT = 5.0  # the seconds within which a receiver must answer (Limits, callback answer time)
-PATIENCE = 5.0  # seconds of real time that a receiver may take before an emulated clock advances without it
+CLOCK_TIMEOUT = 5.0  # seconds of real time that a receiver may take before an emulated clock advances without it
 LEEWAY = 1.0  # seconds by which a transport's own timeout exceeds the limit, so that the limit applies first
 RESENT = {"resendFlag": "1"}
 FIRST_MESSAGE = 70010001
@@ -451,7 +451,7 @@ class Copier:
                 await self._wait_for_change(None)
 
     async def _wait_until_idle(self) -> None:
-        """Wait until no attempt is in progress, or all wait for emulated time; no longer than PATIENCE."""
+        """Wait until no attempt is in progress, or all wait for emulated time; no longer than CLOCK_TIMEOUT."""
         while True:
             changes = self.changes
             for _ in range(ROUNDS):
@@ -460,7 +460,7 @@ class Copier:
                 continue
             if not self._is_busy() or (self._active and all(active.sleepers for active in self._active)):
                 return
-            with anyio.move_on_after(PATIENCE) as limit:
+            with anyio.move_on_after(CLOCK_TIMEOUT) as limit:
                 await self._wait_for_change(None)
             if limit.cancelled_caught:
                 return
