@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import partial
 from math import isfinite
+from sys import float_info
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -48,11 +49,18 @@ def _number(needed: str, fits: Callable[[float], bool]) -> Validator:
     """Return a validator of numbers that fit; True and False are none."""
 
     def validate(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        _refuse_huge(attribute, value)
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not fits(value):
             raise InvalidRequest(f"{attribute.name}: {needed}, not {quoted(value)}", field=attribute.name)
 
     validate.__doc__ = f"Validator: {needed}."
     return validate
+
+
+def _refuse_huge(attribute: attrs.Attribute[Any], value: object) -> None:
+    """Raise InvalidRequest for a whole number that no float can hold: computing with it would fail later."""
+    if isinstance(value, int) and abs(value) > float_info.max:
+        raise InvalidRequest(f"{attribute.name}: {quoted(value)} is too large", field=attribute.name)
 
 
 above_zero = _number("a number above 0 is needed", lambda value: value > 0)  # infinity is allowed
@@ -65,6 +73,7 @@ def at_least_one(_: object, attribute: attrs.Attribute[Any], value: object) -> N
     """Validator: a whole number of at least 1, or None if None is the default."""
     if value is None and attribute.default is None:
         return
+    _refuse_huge(attribute, value)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidRequest(f"{attribute.name}: at least 1, not {quoted(value)}", field=attribute.name, limit=1)
 

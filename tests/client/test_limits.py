@@ -15,6 +15,7 @@ from rbim import (
     Limits,
     QueryGroupDetail,
     Rate,
+    Retry,
     SearchPublicGroups,
 )
 from rbim.client.limits import PRUNE, Bucket, Buckets, Demands, ready_at
@@ -90,6 +91,20 @@ def test_limits_below_anything_useful_are_refused():
         lambda: Rate("50/s"),
     ]:
         with pytest.raises(InvalidRequest, match=r"above 0|at least 1"):
+            make()
+
+
+def test_a_number_that_no_float_can_hold_is_refused_when_it_is_given():
+    huge = 10**400
+    for make, field in [
+        (lambda: Rate(huge), "limit"),
+        (lambda: Rate(1, huge), "per"),
+        (lambda: Rate(1, burst=huge), "burst"),
+        (lambda: Limits(concurrency=huge), "concurrency"),
+        (lambda: Retry(cap=huge), "cap"),
+        (lambda: Retry(base=-huge), "base"),
+    ]:
+        with pytest.raises(InvalidRequest, match=f"{field}: .* is too large"):
             make()
 
 
