@@ -193,7 +193,7 @@ def _compare_clocks(tell: Tell, date: str | None, now: float, *, emulated: bool)
         return
     try:
         theirs = parsedate_to_datetime(date)
-    except ValueError:
+    except (ValueError, OverflowError):
         tell("clock", "warn", "the Date header of the answer cannot be read")
         return
     theirs = theirs if theirs.tzinfo is not None else theirs.replace(tzinfo=UTC)

@@ -87,6 +87,7 @@ def test_what_an_address_answers(doctor):
         (dated(-3600), "clock", "fail", " s ahead of the platform's"),
         (dated(3600), "clock", "fail", "behind the platform's"),
         (dated(-120), "clock", "warn", "NTP"),
+        (reply(FOUND, "200 OK", f"Date: 1 Jan 2026 0:0:0 +{10**20}"), "clock", "warn", "cannot be read"),
         (reply(FOUND), "clock", "skip", "there was no answer with a Date header"),
         (reply(html), "credentials", "fail", "rbim help questions#is-this-my-platform"),
         (reply(html, "403 Forbidden", "Server: squid"), "credentials", "fail", "A proxy, a gateway or another server"),
