@@ -28,6 +28,8 @@ ENCODINGS = {  # the window bits of zlib, in the order in which they are tried
     "": (),
 }
 PLAIN = (b"{", b"[", b"<")
+CODINGS, STREAMS = 4, 256
+"""Codings of a body, and compressed streams in each, at most: more would block the event loop for minutes."""
 
 
 def decompressed(response: Response, limit: int) -> Response:
@@ -37,8 +39,9 @@ def decompressed(response: Response, limit: int) -> Response:
     bytes, ProtocolError if it is damaged, or if the answer has HTTP 200 and an unknown encoding.
     """
     headers = {name: value for name, value in response.headers.items() if name not in {"content-encoding", "content-length"}}
-    body, status = response.body, response.status
-    for name in reversed([each.strip().lower() for each in response.headers["content-encoding"].split(",")]):
+    body, status, coding = response.body, response.status, response.headers["content-encoding"].lower()
+    names = [each.strip() for each in coding.split(",")]
+    for name in reversed(names) if len(names) <= CODINGS else [coding]:
         if name not in ENCODINGS:
             if status != OK:  # the status says enough
                 return response
@@ -56,10 +59,12 @@ def decompressed(response: Response, limit: int) -> Response:
 
 
 def _inflated(body: bytes, bits: int, limit: int) -> bytes | None:
-    """Return the plain body, or more than ``limit`` bytes of it, or None if it is damaged, cut or empty."""
+    """Return the plain body, or more than ``limit`` bytes of it; None if it is damaged, cut or empty, or in many streams."""
     parts: list[bytes] = []
     size = 0
     while body and size <= limit:
+        if len(parts) == STREAMS:
+            return None
         stream = zlib.decompressobj(bits)
         try:
             parts.append(stream.decompress(body, limit + 1 - size))

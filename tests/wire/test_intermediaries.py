@@ -65,6 +65,12 @@ def test_a_body_that_grows_beyond_the_limit_is_not_read(body):
         (gzip.compress(BODY)[:12], "gzip", "it is not gzip"),
         (b"\x1f\x8b!", "gzip", "it is not gzip"),
         (b"junk", "deflate", "it is not deflate"),
+        (gzip.compress(b"") * 257, "gzip", "it is not gzip"),
+        (
+            gzip.compress(gzip.compress(BODY)),
+            "gzip,gzip,,,",
+            "Content-Encoding 'gzip,gzip,,,' was not asked for and is unknown",
+        ),
         (b"\x0b\x02\x80{}\x03", "br", "Content-Encoding 'br' was not asked for and is unknown"),
         (b"?", "zstd\x1b[31m", "Content-Encoding 'zstd"),
     ],
