@@ -15,6 +15,7 @@ __all__ = ["OWN_NAMES", "Fail", "RequestAccounts", "attributed", "failures_in"]
 
 SEPARATORS = r"[\s,;\uff0c\uff1b\u3001|]+"  # also the Chinese comma, semicolon and enumeration comma
 MAX_LIST = 100_000  # characters of a text that is read as an account or a list of accounts, at most
+LONGEST_STEP = 40  # characters of a key in a path
 COUNTS = frozenset({"count", "num", "number", "size", "total"})
 
 OWN_NAMES = frozenset({"fail", "fails"})
@@ -104,7 +105,8 @@ class RequestAccounts:
 def failures_in(fields: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """Return the fields, at any depth, that have "fail" in their key and hold something, by their path: ``data.failList``.
 
-    Empty values, false and 0 hold nothing. rbim reads no such field: it shows only that some account may have failed.
+    Empty values, false and 0 hold nothing. rbim reads no such field: it shows only that some account may have failed. A path
+    has the beginning of a long key, because each field below it has a copy.
     """
     found: dict[str, Any] = {}
     for key, value in fields.items():
@@ -112,10 +114,10 @@ def failures_in(fields: Mapping[str, Any], path: str = "") -> dict[str, Any]:
             if value and value != "0":
                 found[path + key] = value
         elif isinstance(value, dict):
-            found |= failures_in(cast("dict[str, Any]", value), f"{path}{key}.")
+            found |= failures_in(cast("dict[str, Any]", value), f"{path}{key[:LONGEST_STEP]}.")
         elif isinstance(value, list):
             entries = enumerate(cast("Any", value))
-            found |= failures_in({f"[{index}]": each for index, each in entries}, path + key)
+            found |= failures_in({f"[{index}]": each for index, each in entries}, path + key[:LONGEST_STEP])
     return found
 
 

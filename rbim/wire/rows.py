@@ -2,7 +2,8 @@
 
 An object is read by the first rule that matches:
 
-1. It has the field that identifies an entry (``groupId``, ``member``): an entry; a list in that field: an entry for each.
+1. It has the field that identifies an entry (``groupId``, ``member``): an entry; a list in that field: an entry for each,
+   unless a long object or list stands beside it, which each of them would copy.
 2. It has a key of the list (``groups``, ``group``): the entries stand there, the other fields stand beside them.
 3. It has another field of an entry: an entry.
 4. An entry by rule 1 stands in one of its objects and lists: the entries stand there.
@@ -18,12 +19,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import field, frozen
 
+from rbim.wire.quirks import read_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 __all__ = ["EntryShape", "is_nothing"]
 
 CONTAINERS = (list, dict)
+MOST_COPIED = 1000  # characters
 
 
 def is_nothing(value: Any) -> bool:  # JSON
@@ -119,7 +123,11 @@ class _RowReading:
         return self._unknown(fields)
 
     def _entry(self, fields: dict[str, Any], identity: Any) -> None:  # JSON
-        if isinstance(identity, list) and self.shape.keys.issuperset(fields):
+        if (
+            isinstance(identity, list)
+            and self.shape.keys.issuperset(fields)
+            and not any(_is_long(value) for key, value in fields.items() if key != self.shape.identity)
+        ):
             self.entries += [{**fields, self.shape.identity: each} for each in cast("Iterable[Any]", identity)]
         else:
             self.entries.append(fields)
@@ -158,3 +166,8 @@ def _holds_containers(identity: Any, *, at_all: bool) -> bool:  # JSON
     if isinstance(identity, list):
         return at_all or any(isinstance(each, CONTAINERS) for each in cast("Iterable[Any]", identity))
     return isinstance(identity, dict)
+
+
+def _is_long(value: Any) -> bool:  # JSON
+    """Whether a value is a list or an object that is too long to be copied to each of many entries."""
+    return value.__class__ in CONTAINERS and len(read_text(value)) > MOST_COPIED

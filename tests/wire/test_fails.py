@@ -167,6 +167,15 @@ def test_a_field_that_tells_of_no_failure_leaves_everybody_invited(beside):
     assert answer.extra == beside
 
 
+def test_a_long_text_is_not_copied_to_each_of_many_entries():
+    """Else an answer of 300 kB took a gigabyte."""
+    accounts = [str(number) for number in range(3000)]
+    answer = invited([{"member": accounts, "reason": {"x": "y" * 300_000}}])
+    assert (len(answer.fails), answer.unknown) == (1, THREE)
+    [fail] = invited([], **{"x" * 300_000: {f"fail{number}": 1 for number in accounts}}).fails
+    assert len(json.dumps(fail.to_dict())) < 300_000
+
+
 def test_a_count_that_agrees_with_the_entries_is_no_failure_of_its_own():
     for beside in ({"failCount": 1}, {"failCount": "1"}, {"data": {"failCount": 1}}):
         answer = invited(["4"], "4", "5", **beside)
