@@ -213,7 +213,9 @@ def _assign(argument: Argument, value: object, where: str, empty: str | None) ->
 def _word(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return json.dumps(value, default=str) if isinstance(value, (dict, list)) else str(json_values(value))
+    if isinstance(value, (dict, list)):
+        return json.dumps(value, default=str)
+    return str(value if isinstance(value, float) else json_values(value))  # as JSON, nan would be None
 
 
 # ------------------------------------------------------------------------------ flags of fields

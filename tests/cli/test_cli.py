@@ -283,6 +283,14 @@ def test_an_account_with_a_comma_can_be_given_in_a_file(platform, cli, group, tm
     assert platform.requests.records[-1].operation.members == ("a,b",)
 
 
+def test_a_number_in_a_file_is_the_text_that_stands_there(platform, cli, group, tmp_path):
+    fields = tmp_path / "fields.toml"
+    for number in ("7", "0.5", "nan", "-inf"):
+        fields.write_text(f'group_id = "{group}"\nmembers = ["1"]\ndeclared = {number}\n')
+        assert cli("groups", "invite", "--file", str(fields))[0] == Exit.DONE
+        assert platform.requests.records[-1].operation.declared == number
+
+
 # ---------------------------------------------------------------- answers
 
 
