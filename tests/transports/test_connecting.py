@@ -124,6 +124,10 @@ async def test_http_to_a_port_that_expects_tls(subject):
         assert kind is Unanswered
         assert message.startswith(f"no valid response from 127.0.0.1:{port} (")
         assert message.endswith("): if the port expects TLS, use https:// in the base URL")
+    with speaking(b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n") as port:
+        kind, message = await failure(subject, f"http://127.0.0.1:{port}")
+    assert kind is Unanswered
+    assert "https" not in message
 
 
 @EACH

@@ -87,7 +87,7 @@ TEXTS = (
 )
 # Texts of failures before the first byte of an HTTP response, on a connection that was just opened.
 NO_HTTP = (
-    r"before the response|without sending a response|not valid HTTP|illegal request line|"
+    r"before the response|without sending a response|Expected HTTP/|illegal request line|"
     r"Bad status line|invalid HTTP version|Server disconnected"
 )
 
