@@ -20,7 +20,7 @@ from rbim import (
     Retry,
     TimestampExpired,
 )
-from rbim.credentials import credentials_from_env
+from rbim.config import credentials_from_env
 
 NEW = "another-token-of-the-application"
 REFUSED_SIGNATURE = answer("111109")

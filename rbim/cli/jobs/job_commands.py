@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from rbim._support.text import counted
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.exit_codes import JOB_EXITS, JobExit
 from rbim.cli.flag_types import Flag, Json, Repeated  # noqa: TC001  # cyclopts reads it
 from rbim.cli.global_flags import GLOBAL_FLAGS_HELP, same_with
 from rbim.cli.jobs.flags import Count, RestFlags, ResultFlags
 from rbim.cli.json_output import show_json
-from rbim.cli.printable import counted
 from rbim.errors import InvalidRequest
 
 __all__ = ["forget", "job", "list_jobs", "report", "resume", "retry", "status"]

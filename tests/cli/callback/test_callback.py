@@ -25,7 +25,7 @@ from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.signature import sign
 from rbim.cli import Exit
-from rbim.credentials import callback_credentials_from_env
+from rbim.config import callback_credentials_from_env
 from rbim.emulator.clock import EmulatedClock
 from rbim.testing.conformance.server import RawServer, closing, reply
 

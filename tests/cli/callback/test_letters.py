@@ -291,7 +291,7 @@ def test_wrong_input(inbox, cli):
         ("letters discard {} 1 --before 1d", "--quarantine and --before choose among --all"),
         ("letters discard {} 4 --quarantine", "--quarantine and --before choose among --all"),
         *(
-            (f"letters {command} {{}} {number}", ">= 1" if number in {"0", "-7"} else "invalid number")
+            (f"letters {command} {{}} {number}", ">= 1" if number in {"0", "-7"} else "not a whole number")
             for command in ("show", "requeue", "discard")
             for number in ("-7", "0", "1.5", "0x1", "٣", "1_0", "abc", "9" * 500)
         ),
