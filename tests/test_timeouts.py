@@ -10,14 +10,7 @@ import pytest
 
 from helpers.stubs import BASE_URL, CREDENTIALS, READ, answer
 from helpers.tables import each_row
-from rbim import (
-    AsyncClient,
-    CallEnded,
-    DeadlineExceeded,
-    Outcome,
-    SystemClock,
-    Unanswered,
-)
+from rbim import AsyncClient, CallEnded, DeadlineExceeded, Outcome, SystemClock, Unanswered
 from rbim.client import client as client_module
 from rbim.emulator import EmulatedClock
 from rbim.timeouts import deadlines_of

@@ -10,16 +10,7 @@ import anyio
 import pytest
 
 from helpers.stubs import BASE_URL, CREDENTIALS, INVITE, NEVER, ONCE, READ, TOKEN, Recorder, Stub, answer, failing
-from rbim import (
-    AsyncClient,
-    AuthenticationError,
-    ClientClosed,
-    Credentials,
-    InvalidRequest,
-    Limits,
-    Retry,
-    TimestampExpired,
-)
+from rbim import AsyncClient, AuthenticationError, ClientClosed, Credentials, InvalidRequest, Limits, Retry, TimestampExpired
 from rbim.config import credentials_from_env
 
 NEW = "another-token-of-the-application"

@@ -11,15 +11,7 @@ from cyclopts import App, Parameter
 from rbim._support.json_values import json_values
 from rbim._support.text import counted
 from rbim.cli.callback.inboxes import InboxFile, shown_inbox, with_archive
-from rbim.cli.callback.options import (
-    SendOptions,
-    ServeOptions,
-    WorkOptions,
-    kind_of,
-    moment_ago,
-    moment_of,
-    shown_kinds,
-)
+from rbim.cli.callback.options import SendOptions, ServeOptions, WorkOptions, kind_of, moment_ago, moment_of, shown_kinds
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import require
 from rbim.cli.exit_codes import Exit

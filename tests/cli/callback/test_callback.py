@@ -10,14 +10,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import anyio
 import pytest
 
-from helpers.callback_process import (
-    APP,
-    KNOWN,
-    MINE,
-    OLD_TOKEN,
-    TOKEN,
-    event,
-)
+from helpers.callback_process import APP, KNOWN, MINE, OLD_TOKEN, TOKEN, event
 from helpers.shown import shown
 from helpers.sockets import free_port
 from rbim import Credentials, InvalidRequest
