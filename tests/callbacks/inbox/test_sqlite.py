@@ -16,17 +16,6 @@ from rbim.callbacks.inbox.sqlite import SqliteInbox
 
 
 @pytest.fixture
-def rows(path):
-    """Executes a statement over a connection that has nothing to do with the inbox."""
-
-    def execute(statement, *values):
-        with closing(sqlite3.connect(path, isolation_level=None)) as plain:
-            return plain.execute(statement, values).fetchall()
-
-    return execute
-
-
-@pytest.fixture
 def locked(path):
     """Makes a plain connection that holds the file's write lock until it rolls back."""
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
