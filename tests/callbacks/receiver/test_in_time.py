@@ -1,17 +1,16 @@
 """Answers in time: whatever handlers and sinks do, whoever cancels what, each delivery is answered once and soon."""
 
 import http.client
-import socket
 import sqlite3
 import threading
 import time
 from collections import Counter, defaultdict
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
-import uvicorn
 from anyio.lowlevel import checkpoint
 
 from helpers.credentials import CREDENTIALS
@@ -30,6 +29,7 @@ from helpers.receiving_in_time import (
     post,
     signed,
 )
+from helpers.serving import served
 from rbim.callbacks import Backoff, Event, MemorySink, Receiver, SqliteInbox, sign
 from rbim.callbacks.receiver.intake import SPOOL_BUDGET
 from rbim.emulator import EmulatedClock
@@ -37,28 +37,10 @@ from rbim.emulator import EmulatedClock
 # -------------------------------------------------------------------------------- handlers that misbehave
 
 
-@contextmanager
-def serving(receiver):
-    """Serve a receiver in a thread by uvicorn, its lifespan included."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(128)
-        config = uvicorn.Config(receiver.asgi, lifespan="on", log_config=None, access_log=False, ws="none")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join(timeout=30)
-    assert not thread.is_alive()
-
-
-def send_many(port, bodies):
+def send_many(url, bodies):
     """Post one after the other on one connection; return each status and the seconds that it took."""
     answers = []
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+    with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)) as connection:
         connection.connect()
         for body in bodies:
             began = time.perf_counter()
@@ -119,11 +101,11 @@ def test_a_handler_that_misbehaves_never_delays_an_answer(tmp_path, what):
         backoff=Backoff(attempts=3, first=0.001, most=0.01),
     )
     receiver.fallback(misbehaving.fallback(what))
-    with serving(receiver) as port:
-        (first,) = send_many(port, [content(0)])
+    with served(receiver.asgi, lifespan="on") as url:
+        (first,) = send_many(url, [content(0)])
         assert misbehaving.begun.wait(10)
         answers = [first]
-        threads = [threading.Thread(target=lambda n=n: answers.extend(send_many(port, bodies(n)))) for n in range(4)]
+        threads = [threading.Thread(target=lambda n=n: answers.extend(send_many(url, bodies(n)))) for n in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -1,4 +1,4 @@
-"""``rbim callback serve``: what is sent to it is kept, printed and completed. It runs in this process, and at last in others."""
+"""``rbim callback serve``: what is sent to it is kept, printed and completed, in this process and at last in others."""
 
 import io
 import json
