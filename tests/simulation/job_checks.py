@@ -10,8 +10,6 @@ from rbim import Role
 from .virtual_time import TIME
 from .world import PROGRESS
 
-Pair = tuple[str, str]
-
 OPEN_INTENTS = """SELECT request.id, request.resent
     FROM request JOIN account ON account.sender_group = request.sender_group AND account.chunk = request.chunk
     JOIN sender_group ON sender_group.id = request.sender_group
