@@ -57,6 +57,8 @@ __all__ = [
     "ConfigOptions",
     "ConfigPlace",
     "Setting",
+    "callback_credentials_from_env",
+    "credentials_from_env",
     "environment",
     "load",
     "nearest",
@@ -303,8 +305,8 @@ class Config:
     def callback_credentials(self) -> tuple[Credentials, ...]:
         """Return all credentials that deliveries may be signed with, the application's first.
 
-        See ``rbim.credentials.callback_credentials_from_env`` for ``callback_credentials_file``; with such a file the
-        application's own credentials are optional. Raises InvalidRequest that names the missing or wrong value.
+        See :func:`callback_credentials_from_env` for ``callback_credentials_file``; with such a file the application's own
+        credentials are optional. Raises InvalidRequest that names the missing or wrong value.
         """
         several = self.values["callback_credentials_file"]
         if several.value is None:
@@ -444,6 +446,26 @@ def load(
 def environment() -> Config:
     """Return the configuration of the environment variables alone. Raises InvalidRequest that names the wrong one."""
     return Config(values=MappingProxyType(_defaults() | _from_environment()))
+
+
+def credentials_from_env() -> Credentials:
+    """Return the credentials in the environment variables.
+
+    They are ``RBIM_APP_ID`` and ``RBIM_APP_TOKEN``, or ``RBIM_APP_TOKEN_FILE`` with the path of a file that holds only the
+    token. Raises InvalidRequest that names the missing or wrong variable.
+    """
+    return environment().credentials()
+
+
+def callback_credentials_from_env() -> tuple[Credentials, ...]:
+    """Return all credentials that deliveries may be signed with, those of the environment variables first.
+
+    ``RBIM_CALLBACK_CREDENTIALS_FILE`` may name a file with a JSON list of ``{"app_id": "...", "app_token": "..."}``: more
+    applications, and older tokens during a rotation. The first entry of an application is its current one. With such a
+    file the variables of :func:`credentials_from_env` are optional, all together. Raises InvalidRequest that names the
+    missing or wrong part.
+    """
+    return environment().callback_credentials()
 
 
 # ------------------------------------------------------------------------------ sources

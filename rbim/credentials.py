@@ -1,4 +1,4 @@
-"""Credentials, read from the environment and from files. No error raised here shows a token."""
+"""Credentials, also those in files. No error raised here shows a token."""
 
 from __future__ import annotations
 
@@ -21,56 +21,14 @@ __all__ = [
     "CredentialsProvider",
     "Secret",
     "SecretText",
-    "callback_credentials_from_env",
-    "credentials_from_env",
     "credentials_in",
     "token_in",
 ]
 
 
-FILE = "RBIM_APP_TOKEN_FILE"
-OWN = ("RBIM_APP_ID", "RBIM_APP_TOKEN", FILE)
-SEVERAL = "RBIM_CALLBACK_CREDENTIALS_FILE"
 MAX_TOKEN_FILE = 4096  # bytes of a token's file
 MAX_LIST_FILE = 16 * 1024 * 1024  # bytes of a file with several tokens
 _LIST = 'a list such as [{"app_id": "...", "app_token": "..."}] is needed'
-
-
-def credentials_from_env() -> Credentials:
-    """Return the credentials in the environment variables.
-
-    They are ``RBIM_APP_ID`` and ``RBIM_APP_TOKEN``, or ``RBIM_APP_TOKEN_FILE`` with the path of a file that holds only the
-    token. Raises InvalidRequest that names the missing or wrong variable.
-    """
-    app_id, token = _needed("RBIM_APP_ID"), _token()
-    try:
-        return Credentials(app_id=app_id, app_token=token)
-    except InvalidRequest as error:
-        variables = {"app_id": "RBIM_APP_ID", "app_token": "RBIM_APP_TOKEN" if os.environ.get("RBIM_APP_TOKEN") else FILE}
-        name, cause = variables[error.field], error.message.removeprefix(f"{error.field}: ")
-    raise InvalidRequest(f"{name}: {cause}", field=name)
-
-
-def callback_credentials_from_env() -> tuple[Credentials, ...]:
-    """Return all credentials that deliveries may be signed with, those of the environment variables first.
-
-    ``RBIM_CALLBACK_CREDENTIALS_FILE`` may name a file with a JSON list of ``{"app_id": "...", "app_token": "..."}``: more
-    applications, and older tokens during a rotation. The first entry of an application is its current one. With such a
-    file the variables of :func:`credentials_from_env` are optional, all together. Raises InvalidRequest that names the
-    missing or wrong part.
-    """
-    file = os.environ.get(SEVERAL)
-    if not file:
-        return (credentials_from_env(),)
-    own = (credentials_from_env(),) if any(os.environ.get(name) for name in OWN) else ()
-    return credentials_in(file, SEVERAL, first=own)
-
-
-def _needed(name: str) -> str:
-    value = os.environ.get(name)
-    if not value:
-        raise InvalidRequest(f"the environment variable {name} is not set", field=name)
-    return value
 
 
 def token_in(file: str | Path, named_by: str) -> Secret:
@@ -106,13 +64,6 @@ def credentials_in(file: str | Path, named_by: str, *, first: Iterable[Credentia
     if listed is None:
         raise InvalidRequest(f"the file that {named_by} names cannot be used: {cause}", field=named_by)
     return tuple(dict.fromkeys((*first, *listed)))
-
-
-def _token() -> Secret:
-    file = os.environ.get(FILE)
-    if not os.environ.get("RBIM_APP_TOKEN") and file:
-        return token_in(file, FILE)
-    return Secret(_needed("RBIM_APP_TOKEN"))
 
 
 def _listed(file: str | Path) -> tuple[tuple[Credentials, ...] | None, str]:

@@ -165,7 +165,7 @@ def test_a_token_in_the_wrong_argument_is_not_quoted(make, name, secret, tmp_pat
         (job, {"operation": "InviteJoinGroup"}, "operation: an operation's class, such as InviteJoinGroup, is needed"),
         (job, {"sender": Sender}, "sender: .* not the class Sender"),
         (job, {"retry": 3}, r"retry: Retry\(attempts=...\) is needed, not int"),
-        (job, {"adaptive": "no"}, "adaptive: True or False is needed, not str"),
+        (job, {"adaptive": "no"}, "adaptive: bool is needed, not 'no'"),
     ],
 )
 def test_the_right_form_is_in_the_message(make, wrong, words):

@@ -11,13 +11,7 @@ from helpers.paths import ROOT
 from helpers.shown import shown
 from helpers.stubs import APP_ID, BASE_URL, CREDENTIALS, READ, TOKEN, Stub
 from helpers.tables import each_row
-from rbim import (
-    AppSigner,
-    AsyncClient,
-    Credentials,
-    InvalidRequest,
-    Limits,
-)
+from rbim import AppSigner, AsyncClient, Credentials, InvalidRequest, Limits
 from rbim.callbacks import MemorySink, Receiver
 
 NAMES = ("RBIM_BASE_URL", "RBIM_APP_ID", "RBIM_APP_TOKEN", "RBIM_APP_TOKEN_FILE", "RBIM_USER_NAME")

@@ -6,16 +6,7 @@ import attrs
 import pytest
 
 from helpers.tables import each_row
-from rbim import (
-    CODES,
-    Code,
-    Dialect,
-    Grade,
-    InvalidRequest,
-    MembersShape,
-    NotFound,
-    Repeat,
-)
+from rbim import CODES, Code, Dialect, Grade, InvalidRequest, MembersShape, NotFound, Repeat
 from rbim.emulator import Rules
 from rbim.errors import AlreadyMember, ApiError, NotMember, Throttled
 from rbim.operations import catalogue

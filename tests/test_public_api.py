@@ -32,7 +32,7 @@ PATHS = [
         "rbim.bulk",
         "rbim.callbacks",
     ),
-    *("rbim.emulator", "rbim.emulator.faults", "rbim.emulator.platform.snapshot", "rbim.emulator.logs"),
+    *("rbim.emulator", "rbim.emulator.faults", "rbim.emulator.platform.state", "rbim.emulator.logs"),
     *("rbim.emulator.copies.messages", "rbim.emulator.platform.rules", "rbim.emulator.server"),
     *("rbim.testing", "rbim.transports.httpx", "rbim.transports.asyncio", "rbim.transports.httpx2"),
     *("rbim.transports.aiohttp", "rbim.testing.conformance", "rbim.otel", "rbim.cli"),

@@ -10,14 +10,7 @@ import pytest
 
 from helpers.stubs import BASE_URL, CREDENTIALS, READ, answer
 from helpers.tables import each_row
-from rbim import (
-    AsyncClient,
-    CallEnded,
-    DeadlineExceeded,
-    Outcome,
-    SystemClock,
-    Unanswered,
-)
+from rbim import AsyncClient, DeadlineExceeded, Outcome, SystemClock, Unanswered
 from rbim.client import client as client_module
 from rbim.emulator import EmulatedClock
 from rbim.timeouts import deadlines_of
@@ -226,22 +219,6 @@ async def test_leaving_does_not_wait_for_ever_for_a_transport_that_breaks_its_wo
     assert not call.done()
     transport.let.set()
     await call
-
-
-async def test_the_callers_cancellation_passes_and_is_observed(clock):
-    seen = []
-
-    def watch(observation):
-        if isinstance(observation, CallEnded):
-            seen.append((observation.cancelled, [made.outcome for made in observation.attempts]))
-
-    async with client_over(Timed(), clock, observers=[watch]) as client:
-        call = asyncio.create_task(client.send(READ))
-        await anyio.sleep(0.001)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-    assert seen == [(True, [Outcome.UNKNOWN])]
 
 
 @each_row("kind", [Slow, Timed])

@@ -1,4 +1,4 @@
-"""Sockets for servers, bound before they listen."""
+"""Sockets for servers, bound before they listen, and the settings of uvicorn."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import asyncio
 import os
 import socket
 from ipaddress import ip_address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["bound", "bound_to", "reserve", "url_at"]
+if TYPE_CHECKING:
+    from uvicorn import Config
+
+    from rbim._support.asgi import App
+
+__all__ = ["bound", "bound_to", "reserve", "url_at", "uvicorn_config"]
 
 
 async def bound_to(host: str, port: int) -> socket.socket:
@@ -52,3 +57,20 @@ def reserve(kept: socket.socket, *, alone: bool) -> None:
     """
     if os.name == "posix":
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(not alone))
+
+
+def uvicorn_config(app: App, **settings: Any) -> Config:
+    """Return the settings of uvicorn for an application that is HTTP alone: no log, no lifespan, no headers of its own."""
+    from uvicorn import Config
+
+    return Config(
+        app,
+        interface="asgi3",
+        ws="none",
+        lifespan="off",
+        log_config=None,  # the process configures logging
+        access_log=False,  # it would log the signature
+        proxy_headers=False,
+        server_header=False,
+        **settings,
+    )

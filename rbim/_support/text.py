@@ -6,19 +6,23 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 __all__ = [
+    "counted",
     "empty",
     "excerpt",
     "headline",
     "install_command",
+    "listed",
     "looks_secret",
     "missing_extra",
     "one_line",
+    "printable",
     "quoted",
     "quoted_key",
     "storable",
+    "visible",
 ]
 
 EXCERPT = 120  # characters of an unreadable answer that an error message shows at most
@@ -44,10 +48,30 @@ def missing_extra(user: str, module: str | None, extra: str) -> str:
     return f"{user} needs {module}; install it with: {install_command(extra)}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 row, 2,000 rows."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def listed(counts: Iterable[tuple[int, str]]) -> str:
+    """Return numbers with what they count, without the zeros: 2,000 done, 1 failed."""
+    return ", ".join(f"{number:,} {what}" for number, what in counts if number)
+
+
+def printable(text: str) -> str:
+    """Return the text as one line without control characters."""
+    return visible(" ".join(text.split()))
+
+
+def visible(text: str) -> str:
+    """Return the text with each unprintable character replaced."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def one_line(text: str, at_most: int) -> str:
     """Return foreign text as one printable line of ``at_most`` characters, so that it cannot forge log lines."""
     line = " ".join(text[: at_most * 4].split())
-    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line[:at_most])
+    shown = visible(line[:at_most])
     return f"{shown}..." if len(line) > at_most or len(text) > at_most * 4 else shown
 
 

@@ -11,7 +11,7 @@ from rbim.bulk.journal.facts import DIALECT
 from rbim.client.limits import Limits, Rate
 from rbim.client.retry import Retry
 from rbim.errors import InvalidRequest
-from rbim.validators import above_zero, at_least_one, require, seconds, whole_number
+from rbim.validators import above_zero, at_least_one, one_of, require, seconds, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -66,10 +66,6 @@ def _retry(retry: Retry | None) -> Retry:
     return retry
 
 
-def _adaptive(_: object, _attribute: object, value: object) -> None:
-    require("adaptive", value, bool, "True or False")
-
-
 def _max_failures(_: object, _attribute: object, value: object) -> None:
     count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     share = isinstance(value, float) and 0 < value <= 1
@@ -86,7 +82,7 @@ class JobSettings:
 
     rates: tuple[Rate, ...] = field(default=(), converter=_rates)
     concurrency: int = field(default=100, validator=at_least_one)
-    adaptive: bool = field(default=True, validator=_adaptive)
+    adaptive: bool = field(default=True, validator=one_of(bool))
     max_failures: float | None = field(default=0.5, validator=_max_failures)
     patience: float = field(default=120.0, validator=above_zero)
     isolate: int = field(default=0, validator=whole_number)

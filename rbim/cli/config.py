@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from rbim._support.text import printable, visible
 from rbim.choices import document_of, spelled
 from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.flag_types import Json  # cyclopts reads it
-from rbim.cli.printable import printable, visible
 from rbim.dialect import Dialect
 
 if TYPE_CHECKING:

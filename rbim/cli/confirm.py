@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 from cyclopts import Parameter
 
+from rbim._support.text import printable
 from rbim.cli.errors import print_error
-from rbim.cli.printable import printable
 
 if TYPE_CHECKING:
     from typing import IO

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 
+from rbim._support.text import printable
 from rbim.choices import document_of, spelled
 from rbim.cli.errors import print_error
 from rbim.cli.exit_codes import Exit
 from rbim.cli.flag_types import Json  # noqa: TC001  # cyclopts reads it
 from rbim.cli.front_page import INDENT, terminal_width
-from rbim.cli.printable import printable
 from rbim.dialect import Dialect
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from rbim import __version__
+from rbim._support.text import printable
 from rbim.cli.context import HOW_TO_CONFIGURE, configuration, make_client
 from rbim.cli.errors import CREDENTIALS, MissingExtra
 from rbim.cli.exit_codes import Exit
@@ -23,7 +24,6 @@ from rbim.cli.flag_types import Json  # noqa: TC001  # cyclopts reads it
 from rbim.cli.folding import fold, terminal_columns
 from rbim.cli.json_output import show_json
 from rbim.cli.output import console
-from rbim.cli.printable import printable
 from rbim.emulator.asgi import EMULATED
 from rbim.errors import (
     ApiError,

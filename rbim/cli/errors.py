@@ -9,12 +9,11 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from rbim._support.text import missing_extra
+from rbim._support.text import missing_extra, printable, visible
 from rbim.cli.exit_codes import Exit
 from rbim.cli.folding import fold_for
 from rbim.cli.global_flags import current_flags
 from rbim.cli.json_output import record_error
-from rbim.cli.printable import printable, visible
 from rbim.errors import AuthenticationError, IntermediaryError, InvalidRequest, Outcome, RbimError, TimestampExpired
 
 if TYPE_CHECKING:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from cyclopts import Parameter
 
-__all__ = ["FileName", "Flag", "Json", "Port", "Repeated", "one_value"]
+from rbim._support.text import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cyclopts import Token
+
+__all__ = ["FileName", "Flag", "Json", "Port", "Repeated", "one_value", "whole"]
 
 MOST_PORT = 65535
 
@@ -18,6 +25,14 @@ def _port(_: object, port: int) -> None:
         raise ValueError("Must be >= 0.")
     if port > MOST_PORT:
         raise ValueError(f"Must be <= {MOST_PORT}.")
+
+
+def whole(_: object, tokens: Sequence[Token]) -> int:
+    """Return a whole number, a converter for cyclopts, which itself would round a fraction. Raises ValueError."""
+    (token,) = tokens
+    if not re.fullmatch("-?[0-9]{1,100}", token.value):
+        raise ValueError(f"{quoted(token.value)} is not a whole number")
+    return int(token.value)
 
 
 # A file although it is a text: it may also be ``-``, or an address of servers.

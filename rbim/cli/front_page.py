@@ -20,9 +20,9 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
         "rbim.cli.operations:operations",
         "List the operations with their names in Python and on the wire.",
     ),
-    "invite": ("rbim.cli.jobs.begin_commands:invite", "Invite any number of accounts into any number of groups."),
-    "remove": ("rbim.cli.jobs.begin_commands:remove", "Remove any number of members from any number of groups."),
-    "job": ("rbim.cli.jobs.job_commands:job", "Show, resume or retry a job, or report on it."),
+    "invite": ("rbim.cli.jobs.commands:invite", "Invite any number of accounts into any number of groups."),
+    "remove": ("rbim.cli.jobs.commands:remove", "Remove any number of members from any number of groups."),
+    "job": ("rbim.cli.jobs.commands:job", "Show, resume or retry a job, or report on it."),
     "callback": (
         "rbim.cli.callback.commands:callback",
         "Receive callbacks, send test deliveries, explain a refused one.",

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rbim.cli.printable import printable, visible
+from rbim._support.text import printable, visible
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence

@@ -5,6 +5,7 @@ With ``--json`` the last line of standard output is always a document: that of t
 
 from __future__ import annotations
 
+import json
 import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from rbim._support.json_values import json_values
 from rbim.cli.exit_codes import Exit
-from rbim.cli.printable import json_line
 from rbim.errors import InvalidRequest, Outcome, RbimError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["JsonOutput", "record_error", "recording_json", "show_json"]
+__all__ = ["JsonOutput", "escaped", "json_line", "record_error", "recording_json", "show_json", "writes_unicode"]
 
 KINDS = {Exit.REFUSED: Outcome.REFUSED, Exit.USAGE: Outcome.NOT_SENT, Exit.NOT_SENT: Outcome.NOT_SENT}
 """The outcome of an error that is no RbimError, by exit code; for others it is unknown."""
@@ -47,7 +47,7 @@ class JsonOutput:
             **found,
             "exit_code": int(code),
         }
-        sys.stdout.write(f"{json_line({'error': document}, ascii_only=not _writes_unicode())}\n")
+        sys.stdout.write(f"{json_line({'error': document}, ascii_only=not writes_unicode())}\n")
         sys.stdout.flush()
 
 
@@ -83,10 +83,24 @@ def show_json(value: object, *, more: bool = False) -> None:
     Unprintable characters are escaped, and all that are not ASCII unless its encoding is UTF. ``more``: this is one of
     several documents.
     """
-    sys.stdout.write(f"{json_line(json_values(value), ascii_only=not _writes_unicode())}\n")
+    sys.stdout.write(f"{json_line(json_values(value), ascii_only=not writes_unicode())}\n")
     if (output := _current.get()) is not None:
         output.has_document, output.has_part = output.has_document or not more, True
 
 
-def _writes_unicode() -> bool:
+def json_line(document: Any, *, ascii_only: bool = False) -> str:  # JSON
+    r"""Return a document as one line of JSON in which each unprintable character is escaped (``\u202e``).
+
+    It is the same document: such characters can only stand inside its texts.
+    """
+    return escaped(json.dumps(document, ensure_ascii=ascii_only))
+
+
+def escaped(text: str) -> str:
+    r"""Return the text with each unprintable character escaped as in JSON (``\u202e``)."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def writes_unicode() -> bool:
+    """Return whether standard output takes characters that are not ASCII."""
     return (sys.stdout.encoding or "").lower().startswith("utf")

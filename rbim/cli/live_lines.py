@@ -11,9 +11,9 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TextIO
 
+from rbim._support.text import counted, printable
 from rbim.cli.background_writer import Line, StreamListener
 from rbim.cli.folding import columns_of, fold, terminal_columns
-from rbim.cli.printable import printable
 from rbim.emulator.asgi import OUTCOME, RECORD
 from rbim.emulator.logs import OK
 from rbim.emulator.server.control import PREFIX
@@ -111,7 +111,7 @@ class LiveLines:
         requests, deliveries = self._omitted["request"], self._omitted["delivery"]
         if not requests and not deliveries:
             return
-        parts = [f"{requests:,} more request{'s' * (requests != 1)}"] if requests else []
+        parts = [counted(requests, "more request")] if requests else []
         parts += [f"{deliveries:,} more {'delivery' if deliveries == 1 else 'deliveries'}"] if deliveries else []
         troubled = f" ({self._troubled:,} refused, failed or with a fault)" if self._troubled else ""
         self._omitted, self._troubled = {"request": 0, "delivery": 0}, 0

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 
 from rbim._support.json_values import json_values
+from rbim._support.text import printable
 from rbim.cli.errors import print_note
 from rbim.cli.exit_codes import Exit
-from rbim.cli.printable import json_line, printable
+from rbim.cli.json_output import json_line
 from rbim.operations.base import Answer
 from rbim.operations.groups import Success
 

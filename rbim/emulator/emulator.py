@@ -24,8 +24,7 @@ from rbim.emulator.faults import Faults
 from rbim.emulator.logs import RequestLog
 from rbim.emulator.platform.rules import Refusal, World
 from rbim.emulator.platform.service import Platform
-from rbim.emulator.platform.snapshot import export_state, load_state, replace_state
-from rbim.emulator.platform.state import State
+from rbim.emulator.platform.state import State, export_state, load_state, replace_state
 from rbim.emulator.rules import Rules
 from rbim.errors import InvalidRequest, NotMember, NotSent, Unanswered
 from rbim.operations.call_tasks import Hours, NoCallPolicy, default_no_call_policies

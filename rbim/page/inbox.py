@@ -8,25 +8,22 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import anyio
 from attrs import asdict
 
 from rbim._support.text import headline
 from rbim.callbacks.events import document_of
 from rbim.errors import CallbackRejected, InvalidRequest
-from rbim.page.server import FilePage, PageResponse
+from rbim.page.server import FilePage, PageResponse, RestingAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from rbim.callbacks.inbox.protocols import StoredEvent
     from rbim.callbacks.inbox.stored import Archive
-    from rbim.page.server import PageRequest
+    from rbim.page.server import Handler, PageRequest
 
 __all__ = ["inbox_page"]
 
-SHARE = 20  # the inbox is asked for its numbers for at most one part in so many of the time
-SHORTEST_PAUSE = 0.9  # seconds between two questions
 SLOTS = 60  # points of the chart
 LISTED = 100  # events that one answer lists
 STEP = 500  # events that one question to the inbox reads
@@ -44,7 +41,7 @@ UNREADABLE = (sqlite3.Error, OSError, RuntimeError)
 def inbox_page(inbox: Archive, name: str) -> FilePage:
     """Return the page of an inbox, which must be entered while it is served; ``name`` is what its user calls it."""
     answers = _InboxAnswers(inbox, name)
-    routes = {
+    routes: dict[tuple[str, str], Handler] = {
         ("GET", "/state"): answers.state,
         ("GET", "/events"): answers.events,
         ("GET", "/event"): answers.event,
@@ -59,24 +56,14 @@ class _InboxAnswers:
     def __init__(self, inbox: Archive, name: str) -> None:
         self._inbox = inbox
         self._name = name
-        self._reading = anyio.Lock()
-        self._state: PageResponse | None = None
-        self._rest_until = 0.0
+        self.state = RestingAnswer(self._state)
 
-    async def state(self, _: PageRequest) -> PageResponse:
+    async def _state(self) -> PageResponse:
         """Return the numbers of events by state, how old the oldest waiting one is, and the deliveries over time."""
-        async with self._reading:
-            if self._state is None or time.monotonic() >= self._rest_until:
-                began = time.monotonic()
-                with _readable():
-                    counts, lag = asdict(await self._inbox.counts()), await self._inbox.lag()
-                    received = await self._inbox.received()
-                self._state = PageResponse.of(
-                    {"inbox": self._name, "counts": counts, "lag": round(lag, 1), "chart": _chart(received)}
-                )
-                ended = time.monotonic()
-                self._rest_until = ended + max(SHORTEST_PAUSE, (SHARE - 1) * (ended - began))
-            return self._state
+        with _readable():
+            counts, lag = asdict(await self._inbox.counts()), await self._inbox.lag()
+            received = await self._inbox.received()
+        return PageResponse.of({"inbox": self._name, "counts": counts, "lag": round(lag, 1), "chart": _chart(received)})
 
     async def events(self, call: PageRequest) -> PageResponse:
         """Return events, the newest first: of one state, with one headline of their error, or with a text anywhere."""
@@ -158,7 +145,7 @@ class _InboxAnswers:
                     before = page[-1].number
                     numbers = [each.number for each in page if headline(each.error) == reason]
                     asked, done = asked + len(numbers), done + await act(numbers)
-        self._rest_until = 0.0  # the next answer about the state has these
+        self.state.rest_until = 0.0  # the next answer about the state has these
         return PageResponse.of({"events": done, "left": asked - done})
 
 

@@ -7,6 +7,7 @@ import sqlite3
 import tempfile
 import time
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -19,19 +20,18 @@ from rbim.bulk.journal.lock import is_locked
 from rbim.bulk.report.reading import read_report
 from rbim.bulk.report.rows import NOT_DONE, UNUSABLE, format_of, rows_of, write_csv, write_rows
 from rbim.errors import InvalidRequest
-from rbim.page.server import FilePage, PageResponse
+from rbim.page.server import FilePage, PageResponse, RestingAnswer
+from rbim.storage.sqlite import log_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Mapping
     from pathlib import Path
 
     from rbim.bulk.report.model import Report
-    from rbim.page.server import PageRequest
+    from rbim.page.server import Handler, PageRequest
 
 __all__ = ["accounts_of", "journal_page", "reason_of_pace", "written"]
 
-SHARE = 20  # the journal is read for the overview for at most one part in so many of the time
-SHORTEST_PAUSE = 0.9  # seconds between two readings
 ROWS = 100  # accounts that one answer lists
 SEARCH_LASTS = 20.0  # seconds, at most
 SEARCH_STEPS = 10_000  # instructions of SQLite between two looks at the clock
@@ -42,7 +42,7 @@ NEARLY = 0.9  # share of a limit from which it counts as reached
 def journal_page(journal: Path, commands: Mapping[str, str]) -> FilePage:
     """Return the page of a journal. ``commands`` are those that go on from there, by their verbs (``resume``, ``retry``)."""
     answers = _JournalAnswers(journal, commands)
-    routes = {
+    routes: dict[tuple[str, str], Handler] = {
         ("GET", "/state"): answers.state,
         ("GET", "/accounts"): answers.accounts,
         ("GET", "/download"): answers.download,
@@ -75,27 +75,16 @@ class _JournalAnswers:
     def __init__(self, journal: Path, commands: Mapping[str, str]) -> None:
         self._journal = journal
         self._commands = commands
-        self._reading, self._searching, self._writing = anyio.Lock(), anyio.Lock(), anyio.Lock()
-        self._state: PageResponse | None = None
-        self._seen: object = None
-        self._rest_until = 0.0
+        self._searching, self._writing = anyio.Lock(), anyio.Lock()
+        self._read: tuple[object, PageResponse] | None = None
+        self.state = RestingAnswer(partial(run_sync, self._state))
 
-    async def state(self, _: PageRequest) -> PageResponse:
+    def _state(self) -> PageResponse:
         """Return the report, the settings, and whether the job runs; the same again while nothing has changed."""
-        async with self._reading:
-            if self._state is None or time.monotonic() >= self._rest_until:
-                began = time.monotonic()
-                await run_sync(self._read)
-                ended = time.monotonic()
-                self._rest_until = ended + max(SHORTEST_PAUSE, (SHARE - 1) * (ended - began))
-            assert self._state is not None  # noqa: S101  # it was read
-            return self._state
-
-    def _read(self) -> None:
         running = is_locked(self._journal)
-        seen = (running, *map(_version, (self._journal, self._journal.with_name(f"{self._journal.name}-wal"))))
-        if self._state is not None and seen == self._seen:
-            return
+        seen = (running, *map(_version, (self._journal, log_of(self._journal))))
+        if self._read is not None and seen == self._read[0]:
+            return self._read[1]
         try:
             report = read_report(self._journal, running=running)
             settings = job_facts(self._journal).settings
@@ -109,7 +98,9 @@ class _JournalAnswers:
             "why": reason_of_pace(report, settings) if running else report.state,
             "report": {"done_word": report.done_word, **report.to_dict()},
         }
-        self._state, self._seen = PageResponse.of(document), seen
+        answer = PageResponse.of(document)
+        self._read = seen, answer
+        return answer
 
     async def accounts(self, call: PageRequest) -> PageResponse:
         """Return accounts of one outcome or reason, or those with a text in their name."""

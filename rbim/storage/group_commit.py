@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from contextvars import copy_context
 from copy import copy
 from functools import partial
@@ -36,7 +36,7 @@ from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 from attrs import frozen
 
-from rbim._support.event_loops import backend, later
+from rbim._support.event_loops import backend, later, waker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
@@ -406,6 +406,7 @@ class _Asyncio:
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()  # not that of the task that happens to be first
         self.future = self._loop.create_future
+        self.soon_from_thread = waker()
 
     def wait(self, future: Any) -> Awaitable[Any]:
         """Return an awaitable for one more waiter, whose cancellation leaves the future alone."""
@@ -417,19 +418,10 @@ class _Asyncio:
         next_turn = partial(self._loop.call_soon, call, context=self._context)
         self._loop.call_soon(next_turn, context=self._context)
 
-    def soon_from_thread(self, call: Callable[[], object]) -> None:
-        """Call a function soon, from any thread. After the loop has ended, do nothing."""
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(call, context=self._context)
-
 
 class _Trio:
     def __init__(self) -> None:
-        from trio import RunFinishedError
-        from trio.lowlevel import current_trio_token
-
-        self._token = current_trio_token()
-        self._ended = RunFinishedError
+        self.soon_from_thread = waker()
 
     def future(self) -> _TrioFuture:
         return _TrioFuture()
@@ -440,10 +432,6 @@ class _Trio:
     def soon(self, call: Callable[[], object]) -> None:
         # in the next turn, tasks that were woken now and a call from outside come in any order: so in the turn after it
         self.soon_from_thread(partial(self.soon_from_thread, call))
-
-    def soon_from_thread(self, call: Callable[[], object]) -> None:
-        with suppress(self._ended):
-            self._token.run_sync_soon(call)
 
 
 class _TrioFuture:

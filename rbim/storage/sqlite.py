@@ -31,6 +31,7 @@ __all__ = [
     "FileKind",
     "InPlace",
     "MemoryDatabase",
+    "log_of",
     "require_no_left_log",
     "require_trusted_logs",
     "schema_version",
@@ -102,14 +103,19 @@ class InPlace:
         if self._grows:
             self._file = found
         if self._log is None:
-            real = self._path.resolve()
-            self._log = str(real.with_name(f"{real.name}-wal"))
+            self._log = str(log_of(self._path))
         log = _stat(self._log)  # None before the first transaction
         if self._log_file is None:
             self._log_file = log
         elif log is None or _identity(log) != _identity(self._log_file):
             cause = f"the log (-wal) of {self._what} was deleted or replaced {self._during}"
             raise FileNotFoundError(ENOENT, cause, self._name)
+
+
+def log_of(path: Path, suffix: str = "-wal") -> Path:
+    """Return the path of a log of SQLite: it is beside the file, not beside a link to it."""
+    real = path.resolve()
+    return real.with_name(f"{real.name}{suffix}")
 
 
 def _stat(name: str) -> os.stat_result | None:
@@ -389,9 +395,8 @@ def _require_private(path: Path, kind: FileKind) -> None:
 
 def require_no_left_log(path: Path, kind: FileKind) -> None:
     """Raise InvalidRequest for a log beside a missing or empty file: SQLite would delete it, with the changes in it."""
-    real = path.resolve()  # the log is beside the file, not beside a link to it
-    log = real.with_name(f"{real.name}-wal")
-    found, file = _stat(str(log)), _stat(str(real))
+    log = log_of(path)
+    found, file = _stat(str(log)), _stat(str(path))
     if found is not None and found.st_size and not (file is not None and file.st_size):
         cause = f"{log} has changes of a file that was moved or deleted"
         raise _unusable(path, kind, f"{cause}: move the log to that file, or delete the log")
@@ -403,10 +408,9 @@ def require_trusted_logs(path: Path) -> None:
     SQLite gives the log files the mode of the file, but it opens by name, and believes, those that exist already. Users who
     can write to the file may own them, too: they share it.
     """
-    real = path.resolve()  # they are beside the file, not beside a link to it
-    found = real.stat()
+    found = path.stat()
     for suffix in LOGS:
-        log = real.with_name(f"{real.name}{suffix}")
+        log = log_of(path, suffix)
         if _is_shared_by_group(found, log):
             continue
         try:

@@ -19,17 +19,7 @@ from cattrs.fns import identity
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from rbim.dialect import MembersShape
-from rbim.operations.base import (
-    Answer,
-    Operation,
-    Wire,
-    fields_of,
-    is_optional,
-    options_of,
-    wire_name,
-    wire_names,
-    wire_of,
-)
+from rbim.operations.base import Answer, Operation, Wire, fields_of, is_optional, options_of, wire_name, wire_names, wire_of
 from rbim.wire.quirks import (
     Hook,
     read_choice,

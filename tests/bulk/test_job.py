@@ -52,17 +52,7 @@ from rbim import (
 )
 from rbim.bulk.job import InviteJob, Job, RemoveJob, open_job
 from rbim.emulator import Rules
-from rbim.emulator.faults import (
-    Code,
-    CutShort,
-    InvalidJson,
-    Latency,
-    Refuse,
-    ResetAfter,
-    ResetBefore,
-    Status,
-    Throttle,
-)
+from rbim.emulator.faults import Code, CutShort, InvalidJson, Latency, Refuse, ResetAfter, ResetBefore, Status, Throttle
 from rbim.operations.base import operation
 from rbim.operations.fails import Fail
 from rbim.operations.groups import GroupOperation, Invited, Success

@@ -26,15 +26,7 @@ from helpers.jobs import (
     world,
 )
 from helpers.tables import each_row
-from rbim import (
-    ApiError,
-    AuthenticationError,
-    Limits,
-    NotSent,
-    Rate,
-    Retry,
-    TimestampExpired,
-)
+from rbim import ApiError, AuthenticationError, Limits, NotSent, Rate, Retry, TimestampExpired
 from rbim.bulk.job import InviteJob
 from rbim.emulator.faults import Code, Latency
 

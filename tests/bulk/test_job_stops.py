@@ -5,18 +5,7 @@ from collections import Counter
 
 import pytest
 
-from helpers.jobs import (
-    DONE,
-    FAILED,
-    WAITING,
-    Sending,
-    count,
-    read,
-    rows_of,
-    states,
-    whole,
-    world,
-)
+from helpers.jobs import DONE, FAILED, WAITING, Sending, count, read, rows_of, states, whole, world
 from rbim import IntermediaryError, NotFound, NotSent
 from rbim.bulk.job import InviteJob, open_job
 from rbim.emulator.faults import Status

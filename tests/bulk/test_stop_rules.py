@@ -6,17 +6,7 @@ import pytest
 from attrs import evolve
 
 from helpers.tables import each_row
-from rbim import (
-    ApiError,
-    Dialect,
-    InvalidRequest,
-    InviteJoinGroup,
-    NotFound,
-    NotSent,
-    Retry,
-    Throttled,
-    Unanswered,
-)
+from rbim import ApiError, Dialect, InvalidRequest, InviteJoinGroup, NotFound, NotSent, Retry, Throttled, Unanswered
 from rbim.bulk.failure_policy import Decision, Signal, Step, failed, judge
 from rbim.bulk.settings import JobSettings
 from rbim.bulk.stop_rules import StopRules, Verdict

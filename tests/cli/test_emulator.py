@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import pytest
 
 from helpers.pages import blocks_of, run_program
 from helpers.paths import DOCS
+from helpers.processes import CLEAN, PATIENCE, running
 from rbim.cli import Exit, run
 from rbim.emulator import Emulator
 from rbim.emulator.documents import kind_of
@@ -26,8 +26,6 @@ from rbim.emulator.server.control import ABOUT
 
 PAGE = (DOCS / "emulator.md").read_text(encoding="utf-8")
 COMMAND = [sys.executable, "-X", "utf8", "-c", "from rbim.cli import main; main()", "emulator"]
-PATIENCE = 60
-CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("RBIM_")}
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -78,21 +76,9 @@ class Process:
 
 
 @contextmanager
-def running(*flags, lines=7, quiet=True, **environment):
-    with subprocess.Popen(
-        [*COMMAND, "--port", "0", *["--quiet"] * quiet, *flags],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=CLEAN | environment,
-        encoding="utf-8",
-    ) as popen:
-        watchdog = threading.Timer(PATIENCE, popen.kill)  # a line that never comes must not be waited for
-        watchdog.start()
-        try:
-            yield Process(popen, [popen.stdout.readline().rstrip("\n") for _ in range(lines)])
-        finally:
-            watchdog.cancel()
-            popen.kill()
+def serving(*flags, lines=7, quiet=True, **environment):
+    with running(*COMMAND, "--port", "0", *["--quiet"] * quiet, *flags, env=CLEAN | environment) as popen:
+        yield Process(popen, [popen.stdout.readline().rstrip("\n") for _ in range(lines)])
 
 
 @pytest.fixture
@@ -113,7 +99,7 @@ def refused(capsys, monkeypatch):
 @pytest.mark.ci
 def test_a_shell_uses_what_it_prints_and_a_signal_ends_it(tmp_path):
     state = tmp_path / "state.json"
-    with running("--state", str(state)) as emulator:
+    with serving("--state", str(state)) as emulator:
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", emulator.lines[0])
         assert emulator.lines[1] == f"# {ABOUT}"
         assert re.fullmatch(
@@ -133,7 +119,7 @@ def test_a_shell_uses_what_it_prints_and_a_signal_ends_it(tmp_path):
     assert "产品公告" in state.read_text(encoding="utf-8")
     assert list(tmp_path.iterdir()) == [state]
 
-    with running("--state", str(state)) as emulator:  # which goes on where the first one stopped
+    with serving("--state", str(state)) as emulator:  # which goes on where the first one stopped
         assert emulator.control("GET", "state")["groups"] == [group]
         emulator.control("PUT", "state", {"version": 1})
         assert emulator.stop(signal.SIGINT) == (0, "", "")
@@ -184,7 +170,7 @@ def test_a_fault_plan_is_carried_out(tmp_path):
     plan.write_text(json.dumps([{"effect": {"kind": "status", "status": 503}, "probability": 0.5}]))
     seen = []
     for _ in range(2):
-        with running("--faults", str(plan), "--seed", "7") as emulator:
+        with serving("--faults", str(plan), "--seed", "7") as emulator:
             seen.append([emulator.status() for _ in range(20)])
             assert [record["trouble"] for record in emulator.control("GET", "requests")] == [
                 ["status"] if status == 503 else [] for status in seen[-1]
@@ -278,7 +264,7 @@ def test_the_help_says_what_it_is_not(capsys):
 
 @pytest.mark.ci
 def test_what_the_page_shows_is_what_happens():
-    with running("--emulated-clock") as emulator:
+    with serving("--emulated-clock") as emulator:
         shown = [line for line in blocks("console")[0].splitlines() if not line.startswith("$")]
         assert [re.sub(r":\d+|=[0-9a-f]{32}", "", line) for line in shown] == [
             re.sub(r":\d+|=[0-9a-f]{32}", "", line) for line in emulator.lines

@@ -12,6 +12,7 @@ from anyio.lowlevel import checkpoint
 from hypothesis import given, settings, strategies as st
 
 from helpers.stubs import NO_PAUSES, ONCE, READ, Stub, answer, client_over, failing, waits
+from helpers.waiting import settle
 from rbim import (
     AsyncClient,
     CreateGroup,
@@ -52,11 +53,6 @@ def leave(limiter: Admission) -> None:
 
 
 # Places in flight
-
-
-async def settle() -> None:
-    for _ in range(10):
-        await checkpoint()
 
 
 class Visitor:

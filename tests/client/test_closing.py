@@ -7,18 +7,7 @@ import pytest
 from anyio import CancelScope, Event, create_task_group
 from anyio.lowlevel import checkpoint
 
-from helpers.stubs import (
-    BUSY,
-    HANGS,
-    NEVER,
-    NO_PAUSES,
-    OK,
-    READ,
-    Background,
-    Stub,
-    client_over,
-    failing,
-)
+from helpers.stubs import BUSY, HANGS, NEVER, NO_PAUSES, OK, READ, Background, Stub, client_over, failing
 from rbim import ClientClosed, DeadlineExceeded, Limits, NotSent, Outcome, Rate, SystemClock, Unanswered
 from rbim.client.client import GRACE
 from rbim.emulator.clock import EmulatedClock

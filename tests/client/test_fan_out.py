@@ -13,6 +13,7 @@ from anyio.lowlevel import checkpoint
 from hypothesis import given, settings, strategies as st
 
 from helpers.stubs import Stub, answer, client_over, waits
+from helpers.waiting import settle
 from rbim import (
     AuthenticationError,
     ClientClosed,
@@ -35,11 +36,6 @@ def anyio_backend(request):
 
 def ask(number: int) -> QueryGroupDetail:
     return QueryGroupDetail(group_id=str(number))
-
-
-async def settle() -> None:
-    for _ in range(30):
-        await checkpoint()
 
 
 class Answering:

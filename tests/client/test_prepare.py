@@ -10,16 +10,7 @@ from anyio.lowlevel import checkpoint
 from hypothesis import given, settings, strategies as st
 
 from helpers.stubs import BUSY, HANGS, NO_PAUSES, OK, ONCE, READ, Background, Stub, client_over, failing, waits
-from rbim import (
-    ClientClosed,
-    DeadlineExceeded,
-    JoinGroup,
-    Limits,
-    NotSent,
-    Outcome,
-    Rate,
-    Unanswered,
-)
+from rbim import ClientClosed, DeadlineExceeded, JoinGroup, Limits, NotSent, Outcome, Rate, Unanswered
 from rbim.client import admission, call
 from rbim.client.client import in_background, prepare
 from rbim.client.limits import Bucket

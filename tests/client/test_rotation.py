@@ -10,17 +10,8 @@ import anyio
 import pytest
 
 from helpers.stubs import BASE_URL, CREDENTIALS, INVITE, NEVER, ONCE, READ, TOKEN, Recorder, Stub, answer, failing
-from rbim import (
-    AsyncClient,
-    AuthenticationError,
-    ClientClosed,
-    Credentials,
-    InvalidRequest,
-    Limits,
-    Retry,
-    TimestampExpired,
-)
-from rbim.credentials import credentials_from_env
+from rbim import AsyncClient, AuthenticationError, ClientClosed, Credentials, InvalidRequest, Limits, Retry, TimestampExpired
+from rbim.config import credentials_from_env
 
 NEW = "another-token-of-the-application"
 REFUSED_SIGNATURE = answer("111109")

@@ -4,17 +4,7 @@ import pytest
 from anyio import create_task_group
 from attrs import evolve
 
-from helpers.stubs import (
-    FULL_PAUSES,
-    NO_PAUSES,
-    OK,
-    ONCE,
-    READ,
-    Stub,
-    client_over,
-    failing,
-    waits,
-)
+from helpers.stubs import FULL_PAUSES, NO_PAUSES, OK, ONCE, READ, Stub, client_over, failing, waits
 from rbim import AsyncClient, ClientClosed, Limits, NotSent, Rate, Retry
 
 # Views

@@ -48,7 +48,6 @@ from rbim.emulator.platform.state import Group
 GROUP = "g80000049837291"
 NEXT_GROUP = "g80000049837292"
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-STAMP = "20260102110405"  # the same moment in UTC+08:00
 SIG = "544A5DC99CD0AB955605AED360DE7E4A"  # printf %s APP_ID TOKEN STAMP | md5sum | tr a-f A-F
 AUTHORIZATION = "YWFmOThmODk0N2I1ZDZjODAxNDdiOGEyYjdjMzAxMjM6MjAyNjAxMDIxMTA0MDU="  # printf %s APP_ID:STAMP | base64 -w0
 GROUPS = f"/2013-12-26/Application/{APP_ID}/IM/Group/"

@@ -10,17 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from helpers.credentials import CREDENTIALS
 from helpers.serving import served
 from helpers.strategies import operations, texts
-from rbim import (
-    AsyncClient,
-    CreateGroup,
-    Dialect,
-    GroupType,
-    InviteJoinGroup,
-    Permission,
-    RbimError,
-    Role,
-    SetMemberRole,
-)
+from rbim import AsyncClient, CreateGroup, Dialect, GroupType, InviteJoinGroup, Permission, RbimError, Role, SetMemberRole
 from rbim.emulator import EmulatedClock, Emulator
 from rbim.operations import catalogue
 from rbim.transports.httpx import HttpxTransport

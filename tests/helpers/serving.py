@@ -24,7 +24,8 @@ def served(app, **options):
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(1024)
-        config = uvicorn.Config(app, lifespan="off", log_level="warning", access_log=False, ws="none", **options)
+        usual = {"lifespan": "off", "log_level": "warning", "access_log": False, "ws": "none"}
+        config = uvicorn.Config(app, **usual | options)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

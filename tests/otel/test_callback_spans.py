@@ -9,15 +9,7 @@ from helpers.credentials import APP_ID, CREDENTIALS
 from helpers.receiving import body, post
 from helpers.stubs import READ, Stub, client_over
 from helpers.waiting import until
-from rbim.callbacks import (
-    Backoff,
-    DeadLettered,
-    DeliveryEnded,
-    Handled,
-    MemorySink,
-    Receiver,
-    SqliteInbox,
-)
+from rbim.callbacks import Backoff, DeadLettered, DeliveryEnded, Handled, MemorySink, Receiver, SqliteInbox
 
 SECRET = "the text of a message"
 

@@ -3,15 +3,12 @@
 rbim's own journal is read for what it says, and never as a proof that it is so.
 """
 
-import math
 from collections import Counter, defaultdict
 
 from rbim import Role
 
 from .virtual_time import TIME
 from .world import PROGRESS
-
-Pair = tuple[str, str]
 
 OPEN_INTENTS = """SELECT request.id, request.resent
     FROM request JOIN account ON account.sender_group = request.sender_group AND account.chunk = request.chunk
@@ -188,19 +185,7 @@ def _check_rates(job):
             if sending.process is not None:
                 group = sending.body["groupId"] if rate.each_group else None
                 streams[sending.process, group].append(sending.left)
-        worst = max((_excess(rate, times) for times in streams.values()), default=0.0)
-        text = f"{rate.limit:g}/s, burst {rate.burst}, each group {rate.each_group}: {worst:.1f} requests too many"
-        job.world.check("rates hold by the time of sending", worst <= UNEVEN, text)
-
-
-def _excess(rate, times):
-    """Return by how many requests some window exceeds the rate: any n take at least (n - burst) intervals."""
-    worst, highest = 0.0, -math.inf
-    for number, at in enumerate(times):
-        level = number - at * rate.limit / rate.per
-        highest = max(highest, -level)
-        worst = max(worst, level + highest + 1 - rate.burst)
-    return worst
+        job.world.check_rate(rate, streams.values(), UNEVEN)
 
 
 def latest_end(job):

@@ -14,16 +14,7 @@ from types import MappingProxyType
 
 from attrs import define, field
 
-from rbim import (
-    AsyncClient,
-    CreateGroup,
-    GroupType,
-    InviteJoinGroup,
-    JoinGroup,
-    Limits,
-    QueryGroupDetail,
-    Rate,
-)
+from rbim import AsyncClient, CreateGroup, GroupType, InviteJoinGroup, JoinGroup, Limits, QueryGroupDetail, Rate
 from rbim.bulk import InviteJob, open_job
 from rbim.emulator import Emulator
 from rbim.emulator.faults import Fault, Throttle

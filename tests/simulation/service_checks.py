@@ -209,19 +209,7 @@ def _check_rates(service):
             group = sending.body.get("groupId")
             if _counts(rate, sending.operation, group):
                 streams[group if rate.each_group else None].append(sending.left)
-        worst = max((_excess(rate, times) for times in streams.values()), default=0.0)
-        text = f"{rate.limit:g}/s, burst {rate.burst}, each group {rate.each_group}: {worst:.1f} requests too many"
-        service.world.check("rates hold by the time of sending", worst <= UNEVEN, text)
-
-
-def _excess(rate, times):
-    """Return by how many requests some window exceeds the rate: any n take at least (n - burst) intervals."""
-    worst, highest = 0.0, -math.inf
-    for number, at in enumerate(times):
-        level = number - at * rate.limit / rate.per
-        highest = max(highest, -level)
-        worst = max(worst, level + highest + 1 - rate.burst)
-    return worst
+        service.world.check_rate(rate, streams.values(), UNEVEN)
 
 
 def _check_probes(service):

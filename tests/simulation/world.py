@@ -9,6 +9,7 @@ import contextvars
 import gc
 import itertools
 import logging
+import math
 import os
 import random
 import tempfile
@@ -115,6 +116,18 @@ class World:
         """Report that an invariant is broken unless it holds."""
         if not holds:
             self.fail(invariant, what if isinstance(what, str) else what())
+
+    def check_rate(self, rate, streams, uneven):
+        """Check that no window of the times of sending exceeds a rate much: any n take at least (n - burst) intervals."""
+        worst = 0.0
+        for times in streams:
+            highest = -math.inf
+            for number, at in enumerate(times):
+                level = number - at * rate.limit / rate.per
+                highest = max(highest, -level)
+                worst = max(worst, level + highest + 1 - rate.burst)
+        text = f"{rate.limit:g}/s, burst {rate.burst}, each group {rate.each_group}: {worst:.1f} requests too many"
+        self.check("rates hold by the time of sending", worst <= uneven, text)
 
     def process(self, name, on_death=None):
         """Make a process."""

@@ -18,6 +18,7 @@ from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
 from helpers.tables import each_row
+from helpers.waiting import settle
 from rbim._support.event_loops import waker
 from rbim.storage.group_commit import GroupCommit, open_group_commit
 from rbim.storage.sqlite import CommandFailure, Database, FileKind
@@ -121,12 +122,6 @@ def together(rows):
 async def bounded():
     with fail_after(20):
         yield
-
-
-async def settle():
-    """Let all tasks go as far as they can."""
-    for _ in range(20):
-        await checkpoint()
 
 
 @asynccontextmanager

@@ -110,11 +110,6 @@ def unlocks(monkeypatch):
     return arrange
 
 
-def dump(path):
-    with closing(sqlite3.connect(path)) as plain:
-        return [*plain.iterdump(), plain.execute("PRAGMA user_version").fetchone()]
-
-
 # --------------------------------------------------------------------------------------- making it
 
 

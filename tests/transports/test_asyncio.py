@@ -17,11 +17,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from helpers.exchanges import ENOUGH, PATH, became, is_left
-from rbim import (
-    InvalidRequest,
-    NotSent,
-    Unanswered,
-)
+from rbim import InvalidRequest, NotSent, Unanswered
 from rbim.http import Request, Response
 from rbim.testing.conformance.server import RawServer, authority, closing, head, refusing_port, reply, silent
 from rbim.transports._shared import link

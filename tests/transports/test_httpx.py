@@ -12,10 +12,7 @@ from anyio import create_task_group
 
 from helpers.exchanges import BODY, ENOUGH, PATH, SHORT, became, failure, is_left, request
 from rbim import AsyncClient, Credentials, Limits, NotSent, Retry, Unanswered
-from rbim.testing.conformance.server import (
-    RawServer,
-    reply,
-)
+from rbim.testing.conformance.server import RawServer, reply
 from rbim.transports.httpx import HttpxTransport
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")

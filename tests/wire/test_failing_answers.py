@@ -36,16 +36,7 @@ from rbim import (
     Unanswered,
 )
 from rbim.observers import LoggingObserver
-from rbim.testing.conformance.server import (
-    RawServer,
-    byte_by_byte,
-    closing,
-    head,
-    refusing_port,
-    reply,
-    resetting,
-    silent,
-)
+from rbim.testing.conformance.server import RawServer, byte_by_byte, closing, head, refusing_port, reply, resetting, silent
 from rbim.transports.httpx import HttpxTransport
 
 pytestmark = pytest.mark.usefixtures("no_proxy_of_this_machine")

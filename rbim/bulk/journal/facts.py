@@ -12,7 +12,7 @@ from rbim.bulk.journal.schema import ERASING, JOURNAL
 from rbim.choices import differences
 from rbim.dialect import Dialect, client_document
 from rbim.errors import InvalidRequest
-from rbim.storage.sqlite import require_no_left_log, require_trusted_logs, schema_version
+from rbim.storage.sqlite import log_of, require_no_left_log, require_trusted_logs, schema_version
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -121,8 +121,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     with reading(path):
         require_no_left_log(path, JOURNAL)
         require_trusted_logs(path)
-        real = path.resolve()
-        log = real.with_name(f"{real.name}-wal")
+        log = log_of(path)
         has_changes = log.exists() and log.stat().st_size > 0
         modes = ["mode=rw", "mode=ro"] if has_changes else ["mode=rw", "mode=ro&immutable=1"]
         for mode in modes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rbim._support.text import one_line
+from rbim._support.text import counted, listed, one_line
 from rbim.choices import spelled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from rbim.bulk.report.model import Report
     from rbim.bulk.report.rows import ReportRow
@@ -50,7 +50,7 @@ def report_text(report: Report, rows: Sequence[ReportRow] = ()) -> str:
 
 def _head(report: Report) -> Iterator[str]:
     source = f" of {_clean(report.source_name)}" if report.source_name else ""
-    yield f"{report.operation}: {_count(report.accounts.total, 'row')}{source}"
+    yield f"{report.operation}: {counted(report.accounts.total, 'row')}{source}"
     yield STATES[report.state]
     if report.erased:
         yield f"The accounts were erased on {report.erased:{TIME}}; the counts are from before."
@@ -62,7 +62,7 @@ def _not_done(report: Report, rows: Sequence[ReportRow]) -> Iterator[str]:
     count = accounts.refused + accounts.failed + accounts.unknown + accounts.bad - accounts.in_flight
     if not count:
         return
-    yield f"Not {report.done_word}: {_count(count, 'row')}{f', beside {waiting:,} that wait' if waiting else ''}"
+    yield f"Not {report.done_word}: {counted(count, 'row')}{f', beside {waiting:,} that wait' if waiting else ''}"
     width = max((len(f"{row.row:,}") for row in rows), default=0)
     for row in rows:
         who = f"{_clean(row.account)} of {_clean(row.group)}: {row.state}: " if row.account else ""
@@ -76,7 +76,7 @@ def _not_done(report: Report, rows: Sequence[ReportRow]) -> Iterator[str]:
 def _accounts(report: Report) -> Iterator[str]:
     accounts = report.accounts
     skipped = [(accounts.not_sent, "not sent"), (accounts.bad, "cannot be used")]
-    notes = {"skipped": _listed(skipped), "unknown": "may have taken effect"}
+    notes = {"skipped": listed(skipped), "unknown": "may have taken effect"}
     counts = [
         (report.done_word, accounts.done),
         ("refused", accounts.refused),
@@ -107,14 +107,14 @@ def _reasons(report: Report) -> Iterator[str]:
         code = f"{_clean(each.code)} " if each.code and each.code not in each.text else ""
         yield f"  {each.accounts:>{width},}  {each.state:<{states}}  {code}{_clean(each.text)}{error}"
     if others:
-        yield f"  {others.accounts:>{width},}  for {_count(others.reasons, 'other reason')}"
+        yield f"  {others.accounts:>{width},}  for {counted(others.reasons, 'other reason')}"
 
 
 def _codes(report: Report) -> Iterator[str]:
     if report.codes:
         yield "Platform codes"
     for each in report.codes:
-        yield f"  {_clean(each.code)}  {_count(each.requests, 'request')}, {_count(each.accounts, 'account')}"
+        yield f"  {_clean(each.code)}  {counted(each.requests, 'request')}, {counted(each.accounts, 'account')}"
 
 
 def _requests(report: Report) -> Iterator[str]:
@@ -124,9 +124,9 @@ def _requests(report: Report) -> Iterator[str]:
     yield f"Requests: {requests.sent:,}"
     unknown = (requests.unknown - requests.in_flight, "with unknown outcome"), (requests.in_flight, "in flight")
     outcomes = (requests.answered, "answered"), (requests.refused, "refused"), (requests.not_sent, "not sent"), *unknown
-    yield f"  {_listed(outcomes)}"
+    yield f"  {listed(outcomes)}"
     again = (requests.repeated, "sent again (nothing was done)"), (requests.resent, "sent again (outcome unknown)")
-    if notes := _listed([(requests.throttled, "throttled"), *again, (requests.split, "split into halves")]):
+    if notes := listed([(requests.throttled, "throttled"), *again, (requests.split, "split into halves")]):
         yield f"  of these {notes}"
     if requests.per_second:
         rates = f"{_figure(requests.per_second)} requests/s and {_figure(report.accounts_per_second)} accounts/s"
@@ -173,7 +173,7 @@ def _duplicates(report: Report) -> Iterator[str]:
 def _job(report: Report) -> Iterator[str]:
     given = {name: value for name, value in report.options.items() if value is not None and value is not False}
     options = [f"{name} {_clean(str(value))}" for name, value in given.items()]
-    yield f"Job: created {report.created:{TIME}} UTC, at most {_count(report.chunk, 'account')} per request"
+    yield f"Job: created {report.created:{TIME}} UTC, at most {counted(report.chunk, 'account')} per request"
     if options:
         yield f"  with {', '.join(options)}"
     if report.dialect:
@@ -182,14 +182,6 @@ def _job(report: Report) -> Iterator[str]:
 
 
 # ------------------------------------------------------------------------------ words and figures
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _listed(counts: Iterable[tuple[int, str]]) -> str:
-    return ", ".join(f"{number:,} {what}" for number, what in counts if number)
 
 
 def _figure(number: float) -> str:

@@ -26,7 +26,6 @@ from rbim.callbacks.worker.router import Resource, Router
 from rbim.callbacks.worker.supervision import HostTask, Supervision
 from rbim.callbacks.worker.worker import Worker
 from rbim.clock import SystemClock
-from rbim.credentials import callback_credentials_from_env
 from rbim.dialect import Dialect
 from rbim.errors import InvalidRequest, RbimError
 from rbim.observers import checked
@@ -198,16 +197,17 @@ class Receiver(Generic[Resource]):
     def from_env(cls, *, sink: Sink, **options: Unpack[ReceiverOptions[Resource]]) -> Self:
         """Return a receiver with the credentials in ``RBIM_APP_ID`` and ``RBIM_APP_TOKEN`` (or ``RBIM_APP_TOKEN_FILE``).
 
-        ``RBIM_CALLBACK_CREDENTIALS_FILE`` may name a file with more credentials (:mod:`rbim.credentials`).
-        ``RBIM_DIALECT`` has fields of the dialect, such as ``delivery_max_age=600``. ``options`` are the constructor's; they
-        take precedence. Raises InvalidRequest that names a missing or wrong variable.
+        ``RBIM_CALLBACK_CREDENTIALS_FILE`` may name a file with more credentials (:mod:`rbim.config`). ``RBIM_DIALECT``
+        has fields of the dialect, such as ``delivery_max_age=600``. ``options`` are the constructor's; they take precedence.
+        Raises InvalidRequest that names a missing or wrong variable.
         """
-        if "credentials" not in options:
-            options["credentials"] = callback_credentials_from_env()
-        if options.get("dialect") is None:
-            from rbim.config import environment
+        from rbim.config import environment
 
-            options["dialect"] = environment().dialect
+        found = environment()
+        if "credentials" not in options:
+            options["credentials"] = found.callback_credentials()
+        if options.get("dialect") is None:
+            options["dialect"] = found.dialect
         given: dict[str, Any] = dict(options)
         return cls(sink=sink, **given)
 

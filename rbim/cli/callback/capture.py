@@ -12,11 +12,11 @@ from typing import Any, cast
 from rich.text import Text
 
 from rbim._support import json
+from rbim._support.text import printable
 from rbim.callbacks.diagnosis import explain
 from rbim.callbacks.signature import Policy, Reason
 from rbim.cli.context import callback_credentials, configuration
 from rbim.cli.exit_codes import Exit
-from rbim.cli.printable import printable
 from rbim.errors import InvalidRequest
 
 __all__ = ["capture_of", "explain_capture"]

@@ -9,23 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from rbim._support.json_values import json_values
+from rbim._support.text import counted
 from rbim.cli.callback.inboxes import InboxFile, shown_inbox, with_archive
-from rbim.cli.callback.options import (
-    SendOptions,
-    ServeOptions,
-    WorkOptions,
-    kind_of,
-    moment_ago,
-    moment_of,
-    shown_kinds,
-)
+from rbim.cli.callback.options import SendOptions, ServeOptions, WorkOptions, kind_of, moment_ago, moment_of, shown_kinds
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import require
 from rbim.cli.exit_codes import Exit
 from rbim.cli.flag_types import FileName, Json  # noqa: TC001  # cyclopts reads it
 from rbim.cli.global_flags import quoted_words
 from rbim.cli.json_output import show_json
-from rbim.cli.printable import counted
 
 if TYPE_CHECKING:
     from rbim.callbacks.inbox.stored import Archive

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import sys
 from collections import Counter
 from contextlib import suppress
@@ -19,25 +18,22 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from rbim._support.json_values import json_values
-from rbim._support.text import headline, quoted
+from rbim._support.text import counted, headline, printable
 from rbim.callbacks.events import document_of
 from rbim.cli.callback.inboxes import InboxFile, is_on_server, shown_inbox, with_archive
-from rbim.cli.callback.options import kind_of, moment_ago, shown_kinds
+from rbim.cli.callback.options import Count, kind_of, moment_ago, shown_kinds  # cyclopts reads it
 from rbim.cli.confirm import Yes, confirmed
 from rbim.cli.errors import print_error, print_note
 from rbim.cli.exit_codes import Exit
-from rbim.cli.flag_types import Flag, Json  # noqa: TC001  # cyclopts reads it
+from rbim.cli.flag_types import Flag, Json, whole  # cyclopts reads it
 from rbim.cli.global_flags import quoted_words
-from rbim.cli.json_output import show_json
+from rbim.cli.json_output import escaped, show_json
 from rbim.cli.output import print_rows
-from rbim.cli.printable import counted, escaped, printable
 from rbim.errors import CallbackRejected, InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
-
-    from cyclopts import Token
 
     from rbim.callbacks.inbox.protocols import StoredEvent
     from rbim.callbacks.inbox.stored import Archive
@@ -62,15 +58,7 @@ receiver.
 letters = App(name="letters", help=HELP, help_format="markdown")
 
 
-def _whole(_kind: object, tokens: Sequence[Token]) -> int:
-    """Return a whole number: 1.5 must not be another event's number. Raises ValueError."""
-    if not re.fullmatch("-?[0-9]{1,100}", tokens[0].value):
-        raise ValueError(f"invalid number {quoted(tokens[0].value)}: use a whole number, such as 17")
-    return int(tokens[0].value)
-
-
-Positive = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1))]
-After = Annotated[int, Parameter(converter=_whole, validator=Number(gte=0), show_default=False)]
+After = Annotated[int, Parameter(converter=whole, validator=Number(gte=0), show_default=False)]
 Every = Annotated[bool, Parameter(name="--all", negative=(), show_default=False)]
 
 
@@ -117,7 +105,7 @@ def list_letters(  # flags, each with a default
     /,
     *,
     choice: _Choice = DEAD,
-    limit: Positive = 100,
+    limit: Count = 100,
     after: After = 0,
     as_json: Json = False,
 ) -> int:
@@ -160,7 +148,7 @@ def list_letters(  # flags, each with a default
 
 
 @letters.command(sort_key=1)
-def show(inbox: InboxFile, number: Positive, /, *, as_json: Json = False, body: Flag = False) -> int:
+def show(inbox: InboxFile, number: Count, /, *, as_json: Json = False, body: Flag = False) -> int:
     """Show a dead letter, or an event in quarantine: where it is from, its error, and its body.
 
     Parameters
@@ -194,7 +182,7 @@ def show(inbox: InboxFile, number: Positive, /, *, as_json: Json = False, body: 
 def requeue(  # flags, each with a default
     inbox: InboxFile,
     /,
-    *numbers: Positive,
+    *numbers: Count,
     choice: _Choice = DEAD,
     every: Every = False,
     as_json: Json = False,
@@ -248,7 +236,7 @@ def requeue(  # flags, each with a default
 def discard(  # noqa: PLR0913  # flags, each with a default
     inbox: InboxFile,
     /,
-    *numbers: Positive,
+    *numbers: Count,
     quarantine: Flag = False,
     every: Every = False,
     before: str | None = None,

@@ -13,8 +13,8 @@ from logging.handlers import QueueHandler
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from rbim._support.text import printable
 from rbim.cli.background_writer import Line, StreamListener
-from rbim.cli.printable import printable
 from rbim.observers import Observation
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from attrs import frozen
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from rbim.cli.flag_types import FileName, Flag, Json, Port  # noqa: TC001  # cyclopts reads it
-from rbim.cli.printable import printable
+from rbim._support.text import printable
+from rbim.cli.flag_types import FileName, Flag, Json, Port, whole  # cyclopts reads it
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from rbim.callbacks.events import Event
 
-__all__ = ["SendOptions", "ServeOptions", "WorkOptions", "kind_of", "moment_ago", "moment_of", "shown_kinds"]
+__all__ = ["Count", "SendOptions", "ServeOptions", "WorkOptions", "kind_of", "moment_ago", "moment_of", "shown_kinds"]
 
 MOST_KINDS = 10
 UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
-Count = Annotated[int, Parameter(validator=Number(gte=1))]
+Count = Annotated[int, Parameter(converter=whole, validator=Number(gte=1))]
 Seconds = Annotated[float, Parameter(validator=Number(gt=0))]
 Several = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=(), show_default=False)]
 Conversation = Literal["PERSON", "TEAM", "CUSTOM_PERSON", "CUSTOM_TEAM", "NOTIFY_TEAM"]

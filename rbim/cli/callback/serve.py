@@ -21,7 +21,7 @@ from attrs import evolve
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rbim._support.json_values import json_values
-from rbim._support.sockets import bound_to, url_at
+from rbim._support.sockets import bound_to, url_at, uvicorn_config
 from rbim._support.text import excerpt
 from rbim.callbacks.events import Event, UnknownEvent
 from rbim.callbacks.receiver.receiver import Receiver
@@ -34,22 +34,20 @@ from rbim.cli.callback.send import target_of, without_user
 from rbim.cli.callback.signals import stopped_by_signals
 from rbim.cli.context import callback_credentials, configuration, telemetry
 from rbim.cli.exit_codes import Exit
-from rbim.cli.printable import json_line
+from rbim.cli.json_output import json_line, writes_unicode
 from rbim.errors import InvalidRequest, TransportError
 from rbim.operations.base import wire_names
 from rbim.transports._shared.connecting import EMULATOR
 from rbim.transports.httpx import HttpxTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterable, MutableMapping, Sequence
+    from collections.abc import Generator, Iterable, MutableMapping, Sequence
 
-    from rbim._support.asgi import Receive, Scope, Send
+    from rbim._support.asgi import App, Receive, Scope, Send
     from rbim.cli.callback.log import LineHandler
     from rbim.cli.callback.options import ServeOptions
     from rbim.credentials import Credentials
     from rbim.otel.observer import OtelObserver
-
-    App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 __all__ = ["Forwarder", "NotForwarded", "line_of", "run"]
 
@@ -104,7 +102,7 @@ async def _serve(  # noqa: C901  # in order
     """Listen, receive and handle until a signal, or until the reader of printed events has left; return the exit code."""
     server = _UvicornServer(_config(options, _at_path(options, receiver.asgi, forwarder, log)))
     loop, code, lines = asyncio.get_running_loop(), Exit.DONE, SimpleQueue[Line]()
-    ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
+    ascii_only = not writes_unicode()
 
     def stop() -> None:
         server.should_exit = True  # uvicorn checks it ten times a second
@@ -158,16 +156,9 @@ async def _serve(  # noqa: C901  # in order
 
 
 def _config(options: ServeOptions, app: App) -> uvicorn.Config:
-    config = uvicorn.Config(
+    config = uvicorn_config(
         app,
-        interface="asgi3",
         http=_Http,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
         backlog=BACKLOG,
         limit_concurrency=_allowed(options.connections) + 1,  # uvicorn answers 503 from this number on
         timeout_keep_alive=KEEP_ALIVE,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import anyio
 
+from rbim._support.text import counted, printable
 from rbim.bulk.input.content import CHINESE
 from rbim.bulk.job import open_job
 from rbim.bulk.journal.facts import job_facts
@@ -27,7 +28,6 @@ from rbim.cli.jobs.journal_errors import explaining
 from rbim.cli.jobs.progress import time_left
 from rbim.cli.jobs.run import JobRun, execute
 from rbim.cli.json_output import show_json
-from rbim.cli.printable import counted, printable
 from rbim.client.fan_out import Done, fan_out
 from rbim.client.limits import Limits
 from rbim.config import COLUMNS

@@ -9,29 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 from attrs import frozen
 from cyclopts import Parameter
 
-from rbim.cli.flag_types import Flag, Json, Repeated  # noqa: TC001  # cyclopts reads it
+from rbim.cli.flag_types import Flag, Json, Repeated, whole  # cyclopts reads it
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from cyclopts import Token
 
     from rbim.client.limits import Rate
 
 __all__ = ["Count", "InputFlags", "PaceFlags", "RestFlags", "ResultFlags", "StartFlags"]
 
 
-def _count(_: type, tokens: Sequence[Token]) -> int:
-    """Return a whole number. Raises ValueError; cyclopts itself would round a fraction."""
-    (token,) = tokens
-    try:
-        return int(token.value)
-    except ValueError:
-        raise ValueError(f"{token.value!r} is not a whole number") from None
-
-
-Count = Annotated[int, Parameter(converter=_count)]
+Count = Annotated[int, Parameter(converter=whole)]
 
 
 @Parameter(name="*", group="Input")

@@ -8,9 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from rbim._support.text import printable
 from rbim.bulk.input.file import RowFile
 from rbim.bulk.input.rows import Row
-from rbim.cli.printable import printable
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from rbim._support.text import listed, visible
 from rbim.cli.folding import fold_for
 from rbim.cli.jobs.input import SHOWN, line_of
 from rbim.cli.output import console
-from rbim.cli.printable import visible
 
 if TYPE_CHECKING:
     from typing import Self
@@ -101,9 +101,8 @@ def _live() -> Live | None:
 def _figures(snapshot: Snapshot) -> str:
     """Return rate, requests in flight and counts as text."""
     in_flight = f"{snapshot.in_flight:,} of {snapshot.concurrency:,} in flight"
-    counts = {name: getattr(snapshot, name) for name in ("refused", "failed", "unknown", "throttled")}
-    nonzero = [f"{number:,} {name}" for name, number in counts.items() if number]
-    return ", ".join([f"{snapshot.request_rate:,.1f} requests/s", in_flight, *nonzero])
+    counts = listed((getattr(snapshot, name), name) for name in ("refused", "failed", "unknown", "throttled"))
+    return f"{snapshot.request_rate:,.1f} requests/s, {in_flight}{counts and f', {counts}'}"
 
 
 def time_left(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rbim._support.text import printable
 from rbim.bulk.journal.facts import job_facts
 from rbim.bulk.journal.lock import is_locked
 from rbim.bulk.journal.schema import JOURNAL
@@ -17,7 +18,6 @@ from rbim.cli.jobs.input import STANDARD
 from rbim.cli.jobs.journal_errors import explaining
 from rbim.cli.json_output import show_json
 from rbim.cli.output import print_rows
-from rbim.cli.printable import printable
 from rbim.errors import InvalidRequest
 
 if TYPE_CHECKING:

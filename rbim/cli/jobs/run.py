@@ -15,14 +15,14 @@ import anyio
 from attrs import define
 
 from rbim._support.task_errors import TaskErrors
+from rbim._support.text import listed, visible
 from rbim.bulk.journal.facts import damage_of
 from rbim.bulk.report.reading import read_report
-from rbim.cli.errors import print_error, report_bug, report_error
+from rbim.cli.errors import discard_output, print_error, report_bug, report_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.global_flags import command_line, given_flags
 from rbim.cli.jobs.progress import ProgressDisplay
 from rbim.cli.jobs.report import show_report
-from rbim.cli.printable import visible
 from rbim.errors import AuthenticationError, InvalidRequest, RbimError
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def _print_report(job_run: JobRun, report: Report) -> None:
             show_report(job_run.journal, report, as_json=job_run.flags.as_json)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has closed it; the result of the job is the same
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
 
 
 def _print_steps(job_run: JobRun, report: Report | None) -> None:
@@ -241,23 +241,19 @@ def _print_steps(job_run: JobRun, report: Report | None) -> None:
         _, said = ENDS.get(job_run.why, (None, job_run.why))
         if run is not None and job_run.why in WITH_CAUSE and run.snapshot.cause:
             said = f"{said}: {run.snapshot.cause}"
-        left = _counted((accounts.not_sent, "not sent"), (accounts.unknown, "unknown"))
+        left = listed([(accounts.not_sent, "not sent"), (accounts.unknown, "unknown")]) or "none"
         print_error(f"{said}; accounts left: {left}. To resume:", _continued("resume", journal))
         return
     refused, again = (accounts.refused, "refused"), ((accounts.failed, "failed"), (accounts.unknown, "unknown"))
     if accounts.failed or accounts.unknown:
-        print_error(f"accounts left: {_counted(*again)}. To send them again:", _continued("retry", journal))
+        print_error(f"accounts left: {listed(again)}. To send them again:", _continued("retry", journal))
     if (accounts.refused or accounts.failed or accounts.unknown) and "--not-done" not in job_run.files.by_flag:
         usual = SUFFIXES.get(report.source.get("format", {}).get("kind"), ("",))
         suffix = Path(report.source_name.removesuffix(".gz")).suffix
         suffix = suffix if suffix.lower() in usual else usual[0]  # what is left of a workbook is CSV
         rest = journal.with_name(f"{journal.name.removesuffix('.journal')}.not-done{suffix}")
         command = command_line("job", "report", journal, "--not-done", rest)
-        print_error(f"not done: {_counted(refused, *again)}. To list them with the reasons:", command)
-
-
-def _counted(*counts: tuple[int, str]) -> str:
-    return ", ".join(f"{number:,} {name}" for number, name in counts if number) or "none"
+        print_error(f"not done: {listed([refused, *again])}. To list them with the reasons:", command)
 
 
 def _continued(verb: str, journal: Path) -> str:

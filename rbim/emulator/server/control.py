@@ -39,7 +39,7 @@ from rbim.page.assets import SECURITY_HEADERS, Page, prefers_html
 from rbim.validators import Accounts
 
 if TYPE_CHECKING:
-    from rbim._support.asgi import Receive, Scope, Send
+    from rbim._support.asgi import App, Receive, Scope, Send
 
 __all__ = [
     "ABOUT",
@@ -475,7 +475,7 @@ class ControlApp:
         self,
         context: ControlContext,
         guard: LocalServerGuard,
-        app: "Callable[[Scope, Receive, Send], Awaitable[None]] | None",
+        app: "App | None",
         watch: "Callable[[Scope, float], None] | None" = None,
     ) -> None:
         self._context = context

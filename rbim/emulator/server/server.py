@@ -15,7 +15,7 @@ from datetime import UTC
 from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from rbim._support.sockets import bound, bound_to, reserve, url_at
+from rbim._support.sockets import bound, bound_to, reserve, url_at, uvicorn_config
 from rbim._support.text import missing_extra
 from rbim.emulator.asgi import CONNECTION, EMULATED, PRODUCT, failure, write
 from rbim.emulator.clock import EmulatedClock
@@ -24,7 +24,6 @@ from rbim.emulator.server.control import PREFIX, ControlApp, ControlContext, gua
 
 try:
     import h11
-    from uvicorn import Config
     from uvicorn.protocols.http.h11_impl import H11Protocol
     from uvicorn.server import ServerState
 except ModuleNotFoundError as missing:
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from rbim._support.asgi import Receive, Scope, Send
+    from rbim._support.asgi import App, Receive, Scope, Send
     from rbim.clock import Clock
     from rbim.emulator.emulator import Emulator
 
@@ -77,7 +76,6 @@ class Protocol(H11Protocol):
         self._listener = listener
         self._inner: Any = self.app
         self.app = self._answer
-        self.access_log = False  # it would log the sig
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Accept the connection, unless the loop accepted it after the server stopped listening."""
@@ -134,19 +132,11 @@ class Listener:
     *closed* after :meth:`close`. While it refuses, its socket is bound and does not listen.
     """
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], clock: Clock) -> None:
+    def __init__(self, app: App, clock: Clock) -> None:
         self.host = ""
         self.port = 0
         self.state = ServerState()
-        self.config = Config(
-            app,
-            interface="asgi3",
-            lifespan="off",
-            ws="none",
-            log_config=None,  # the process configures logging
-            proxy_headers=False,
-            timeout_keep_alive=IDLE,
-        )
+        self.config = uvicorn_config(app, timeout_keep_alive=IDLE)
         self._clock = clock
         self._headers: tuple[int, list[tuple[bytes, bytes]]] = 0, []
         self._socket: socket.socket | None = None

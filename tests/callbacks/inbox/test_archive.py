@@ -36,11 +36,6 @@ async def filled(inbox):
     return archive
 
 
-async def waiting(inbox):
-    async with inbox.backlog() as backlog:
-        return [(claim.number, claim.attempt) for claim in await backlog.claim(9)]
-
-
 CHOICES = [
     {},
     {"kind": Picture},

@@ -6,25 +6,15 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from helpers.workers import NOON
+from helpers.waiting import settle
+from helpers.workers import NOON, text
 from rbim import InvalidRequest
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.memory import MemorySink
 
 
-def text(said, group="g1"):
-    fields = {"convType": "TEAM", "msgType": "TEXT", "to": group, "fromAccount": "app#1001", "body": str(said)}
-    body = json.dumps({"eventType": "1", "msgId": f"{group}-{said}", **fields}).encode()
-    return delivery_of(body, app_id="app", received=NOON)
-
-
 def said(claim):
     return None if claim is None else json.loads(claim.body)["body"]
-
-
-async def turns():
-    for _ in range(20):
-        await checkpoint()
 
 
 # ------------------------------------------------------------------------------------------ accepting
@@ -66,20 +56,20 @@ async def test_who_finds_no_room_waits_for_it_in_the_order_of_coming():
         for number in (0, 1, 2, 3, 3, 4):
             tasks.start_soon(bring, number)
             await checkpoint()
-        await turns()
+        await settle()
         assert log == [(0, True), (1, True)]
         assert await sink.accept(text(1)) is False  # what is known needs no room
         (claim,) = await backlog.claim(1)
-        await turns()
+        await settle()
         assert len(log) == 2  # what is being handled takes room as well
         (claim,) = await backlog.done([claim], more=1)
-        await turns()
+        await settle()
         assert log[2:] == [(2, True)]
         (claim,) = await backlog.dead_letter(claim, error="x", more=1)
-        await turns()
+        await settle()
         assert sorted(log[3:]) == [(3, False), (3, True)]  # a copy of what is there now has its answer as well
         (claim,) = await backlog.done([claim], more=1)
-        await turns()
+        await settle()
         assert log[5:] == [(4, True)]
         assert said(claim) == "3"
     assert [event.body for event in sink.events] == ["3", "4"]
@@ -96,13 +86,13 @@ async def test_who_gives_up_waiting_leaves_its_place_to_the_next():
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as impatient:
                 impatient.start_soon(bring, 1)
-                await turns()
+                await settle()
                 tasks.start_soon(bring, 2)
-                await turns()
+                await settle()
                 scope.cancel()
         (claim,) = await backlog.claim(1)
         await backlog.done([claim], more=0)
-        await turns()
+        await settle()
         assert log == [(2, True)]
         assert await backlog.claim(1)
     assert [event.body for event in sink.events] == ["2"]

@@ -8,22 +8,11 @@ from math import inf
 
 import pytest
 from anyio import create_task_group, fail_after, move_on_after, sleep
-from anyio.lowlevel import checkpoint
 
 from helpers.deliveries import delivery
+from helpers.waiting import settle, until
 from rbim import InvalidRequest
 from rbim.callbacks.inbox.sqlite import SqliteInbox
-
-
-@pytest.fixture
-def rows(path):
-    """Executes a statement over a connection that has nothing to do with the inbox."""
-
-    def execute(statement, *values):
-        with closing(sqlite3.connect(path, isolation_level=None)) as plain:
-            return plain.execute(statement, values).fetchall()
-
-    return execute
 
 
 @pytest.fixture
@@ -36,17 +25,6 @@ def locked(path):
             return partial(other.execute, "ROLLBACK")
 
         yield lock
-
-
-async def until(condition):
-    with fail_after(10):
-        while not condition():
-            await sleep(0.001)
-
-
-async def settle():
-    for _ in range(30):
-        await checkpoint()
 
 
 def writing(inbox):

@@ -1,8 +1,6 @@
 """The SQLite file of an inbox, read beside the store by a plain connection."""
 
 import re
-import sqlite3
-from contextlib import closing
 from functools import partial
 from math import inf
 
@@ -60,27 +58,6 @@ def run(path, clock):
 @pytest.fixture
 def kept(run):
     return run.store
-
-
-@pytest.fixture
-def rows(path):
-    """Executes a statement over a connection that has nothing to do with the store."""
-
-    def execute(statement, *values):
-        with closing(sqlite3.connect(path, isolation_level=None)) as plain:
-            return plain.execute(statement, values).fetchall()
-
-    return execute
-
-
-# --------------------------------------------------------------------------------------- accepting
-
-
-def test_the_file_is_durable_and_names_its_application(kept, rows):
-    assert rows("PRAGMA journal_mode") == [("wal",)]
-    assert rows("PRAGMA application_id") == [(0x7262696D,)]
-    assert rows("PRAGMA user_version") == [(3,)]
-    assert kept.database._connection.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
 # ---------------------------------------------------------------------------------------- claiming

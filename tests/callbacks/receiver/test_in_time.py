@@ -1,64 +1,93 @@
 """Answers in time: whatever handlers and sinks do, whoever cancels what, each delivery is answered once and soon."""
 
+import asyncio
 import http.client
-import socket
+import itertools
 import sqlite3
 import threading
 import time
 from collections import Counter, defaultdict
-from contextlib import closing, contextmanager
+from contextlib import closing, suppress
 from functools import partial
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
-import uvicorn
 from anyio.lowlevel import checkpoint
 
 from helpers.credentials import CREDENTIALS
-from helpers.receiving_in_time import (
-    GIVES_UP,
-    LITTLE,
-    SOON,
-    Sink,
-    at_once,
-    cancels,
-    content,
-    everywhere,
-    impatient,
-    left_over,
-    never,
-    post,
-    signed,
-)
+from helpers.receiving import body as body_of
+from helpers.receiving_asgi import Sink as Keeping, signed
+from helpers.serving import served
 from rbim.callbacks import Backoff, Event, MemorySink, Receiver, SqliteInbox, sign
 from rbim.callbacks.receiver.intake import SPOOL_BUDGET
 from rbim.emulator import EmulatedClock
 
+GIVES_UP = 5.0  # seconds in which the platform wants its answer
+SOON = 0.03  # a budget, in seconds of real time
+LITTLE = 1.0  # what may come on top of it on a machine that is busy
+
+UVLOOP = pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop", marks=pytest.mark.ci)
+ASYNCIO = pytest.param(("asyncio", {}), id="asyncio")
+TRIO = pytest.param(("trio", {}), id="trio")
+everywhere = pytest.mark.parametrize("anyio_backend", [ASYNCIO, UVLOOP, TRIO])
+on_asyncio = pytest.mark.parametrize("anyio_backend", [ASYNCIO, UVLOOP])
+
+
+def content(number, group="g1"):
+    return body_of(to=group, body=str(number), msgId=f"{group}-{number}")
+
+
+async def post(receiver, body):
+    return (await receiver.receive(signed(body), body)).status
+
+
+class Sink(Keeping):
+    """A sink that does what a test wants."""
+
+    def __init__(self, accept):
+        super().__init__()
+        self.began = Counter()
+        self._accept = accept
+
+    async def accept(self, delivery):
+        self.began[delivery.key] += 1
+        await self._accept(delivery)
+        return True
+
+
+async def never(_):
+    await anyio.sleep(10 * GIVES_UP)  # so that a test fails where nobody ends it
+
+
+async def at_once(_):
+    pass
+
+
+def impatient(sink, **options):
+    return Receiver(credentials=CREDENTIALS, sink=sink, budget=SOON, **options)
+
+
+def left_over(receiver):
+    """What is in the table of the timer that deliveries share on asyncio."""
+    return getattr(receiver._intake._scope.__self__, "scopes", {})
+
+
+def cancels():
+    """How many cancellations the task still owes."""
+    try:
+        return asyncio.current_task().cancelling()
+    except RuntimeError:  # trio has no such thing
+        return 0
+
+
 # -------------------------------------------------------------------------------- handlers that misbehave
 
 
-@contextmanager
-def serving(receiver):
-    """Serve a receiver in a thread by uvicorn, its lifespan included."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(128)
-        config = uvicorn.Config(receiver.asgi, lifespan="on", log_config=None, access_log=False, ws="none")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join(timeout=30)
-    assert not thread.is_alive()
-
-
-def send_many(port, bodies):
+def send_many(url, bodies):
     """Post one after the other on one connection; return each status and the seconds that it took."""
     answers = []
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+    with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)) as connection:
         connection.connect()
         for body in bodies:
             began = time.perf_counter()
@@ -119,11 +148,11 @@ def test_a_handler_that_misbehaves_never_delays_an_answer(tmp_path, what):
         backoff=Backoff(attempts=3, first=0.001, most=0.01),
     )
     receiver.fallback(misbehaving.fallback(what))
-    with serving(receiver) as port:
-        (first,) = send_many(port, [content(0)])
+    with served(receiver.asgi, lifespan="on") as url:
+        (first,) = send_many(url, [content(0)])
         assert misbehaving.begun.wait(10)
         answers = [first]
-        threads = [threading.Thread(target=lambda n=n: answers.extend(send_many(port, bodies(n)))) for n in range(4)]
+        threads = [threading.Thread(target=lambda n=n: answers.extend(send_many(url, bodies(n)))) for n in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -285,3 +314,110 @@ async def test_by_an_emulated_clock_the_budget_ends_to_the_moment():
 
 def test_the_times_here_are_the_platforms():
     assert Receiver(credentials=CREDENTIALS, sink=Sink(never))._intake.budget + SPOOL_BUDGET < GIVES_UP
+
+
+# ------------------------------------- sinks with scopes of their own, and tasks that are cancelled from outside
+
+
+async def has_tasks(_):
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(anyio.sleep_forever)
+
+
+async def gives_back_what_hangs_too(_):
+    """As a pool does whose database is gone: giving back the connection asks it once more."""
+    try:
+        await anyio.sleep_forever()
+    finally:
+        await anyio.sleep(20)
+
+
+async def tries_again_after_a_cancellation(_):
+    """As what takes every cancellation for the end of a time-out of its own."""
+    with suppress(BaseException):
+        await anyio.sleep_forever()
+    await anyio.sleep(20)
+
+
+OF_ANYIO = [gives_back_what_hangs_too, tries_again_after_a_cancellation, has_tasks]
+
+
+async def answered_in_time(accept):
+    """Deliver to such a sink, twice alone and five times at once; each is answered in time, and nothing is left behind."""
+    receiver, statuses = impatient(Sink(accept)), []
+
+    async def one(number):
+        began = time.perf_counter()
+        statuses.append(await post(receiver, content(number)))
+        assert time.perf_counter() - began < 7 * SOON + LITTLE
+        await checkpoint()
+        assert cancels() == 0
+
+    async with receiver:
+        with anyio.fail_after(2):
+            await one(0)
+            await one(1)
+            async with anyio.create_task_group() as tasks:
+                for number in range(2, 7):
+                    tasks.start_soon(one, number)
+        assert left_over(receiver) == {}
+    assert statuses == [503] * 7
+
+
+@pytest.mark.ci
+@everywhere
+async def test_a_sink_with_scopes_of_its_own_is_left_in_time():
+    for accept in OF_ANYIO:
+        await answered_in_time(accept)
+
+
+@pytest.mark.ci
+@on_asyncio
+async def test_a_task_that_is_cancelled_is_cancelled_also_at_the_moment_of_its_time_out():
+    loop, outcomes = asyncio.get_running_loop(), Counter()
+    async with impatient(Sink(never)) as receiver:
+        for number, at in enumerate((SOON / 5, SOON - 0.0005, SOON + 0.0005) * 3):
+            until = loop.time() + SOON
+            task = asyncio.create_task(post(receiver, content(number)))
+            handle = loop.call_at(until - SOON + at, task.cancel)
+            if at > SOON / 2:
+                loop.call_at(until - 0.02, time.sleep, 0.03)  # both fall due in one turn of the loop
+            (ended,) = await asyncio.gather(task, return_exceptions=True)
+            outcomes[type(ended)] += 1
+            handle.cancel()
+            assert left_over(receiver) == {}
+    assert set(outcomes) == {asyncio.CancelledError}, "a cancellation was swallowed"
+
+
+LOOPS = ["asyncio", "trio"]
+
+
+def run(name, function, *args):
+    return anyio.run(function, *args, backend=name)
+
+
+async def a_slow_and_a_quick_one(receiver):
+    async with receiver:
+        with anyio.fail_after(5):
+            receiver.sink._accept = never
+            slow = await post(receiver, content("slow"))
+            receiver.sink._accept = at_once
+            return slow, await post(receiver, content("quick"))
+
+
+@pytest.mark.ci
+def test_a_receiver_may_be_entered_in_one_loop_after_the_other(tmp_path):
+    for first, then in itertools.product(LOOPS, LOOPS):
+        receiver = impatient(Sink(at_once))
+        for name in (first, then):
+            assert run(name, a_slow_and_a_quick_one, receiver) == (503, 200)
+
+    durable = Receiver(credentials=CREDENTIALS, sink=SqliteInbox(tmp_path / "events.db"))
+
+    async def one(number):
+        async with durable:
+            return await post(durable, content(number)), (await durable.sink.counts()).waiting
+
+    found = [run(name, one, number) for number, name in enumerate(["asyncio", "asyncio", "trio"])]
+    assert found == [(200, 1), (200, 2), (200, 3)]

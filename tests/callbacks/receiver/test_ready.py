@@ -4,10 +4,10 @@ import anyio
 import pytest
 
 from helpers.credentials import CREDENTIALS
-from helpers.receiving import results_for
+from helpers.receiving import body, post, results_for
 from helpers.waiting import until
 from rbim import InvalidRequest
-from rbim.callbacks import Event, MemorySink, PartEnded, Receiver, Spooled, sign
+from rbim.callbacks import Event, MemorySink, PartEnded, Receiver, Spooled
 
 
 class NetworkSink(MemorySink):
@@ -25,16 +25,8 @@ class NetworkSink(MemorySink):
         return await super().accept(delivery)
 
 
-def body(number, group):
-    return (
-        f'{{"eventType": "1", "convType": "TEAM", "to": "{group}", "fromAccount": "{CREDENTIALS.app_id}#1", '
-        f'"msgType": "TEXT", "msgId": "{number}"}}'
-    ).encode()
-
-
-async def post(receiver, clock, number, group):
-    content = body(number, group)
-    return (await receiver.receive(sign(content, credentials=CREDENTIALS, now=clock.now()), content)).status
+async def send(receiver, clock, number, group):
+    return (await post(receiver, body(to=group, msgId=str(number)), at=clock.now())).status
 
 
 @pytest.fixture
@@ -47,12 +39,12 @@ async def test_while_the_sink_is_not_ready_no_delivery_waits_for_it(sink, clock,
     async with Receiver(
         credentials=CREDENTIALS, sink=sink, spool=tmp_path / "spool", clock=clock, observers=[results_for(facts.append)]
     ) as receiver:
-        assert await post(receiver, clock, 0, "g0") == 200
+        assert await send(receiver, clock, 0, "g0") == 200
         sink.ready = False
         tried = sink.tries
         with anyio.fail_after(5):
             for number in range(1, 7):
-                assert await post(receiver, clock, number, f"g{number % 3}") == 200
+                assert await send(receiver, clock, number, f"g{number % 3}") == 200
         assert sink.tries - tried <= 3  # those of the spool's own worker
         spooled = [fact for fact in facts if isinstance(fact, Spooled)]
         assert [fact.kept for fact in spooled] == [True] * 6
@@ -94,7 +86,7 @@ async def test_a_sink_that_is_not_ready_at_the_start_is_away(clock, tmp_path, fa
 
     async with receiver:
         for number in range(3):
-            assert await post(receiver, clock, number, "g0") == 200
+            assert await send(receiver, clock, number, "g0") == 200
         health = await receiver.health()
         assert (health.accepting, health.handling, health.error) == (True, False, "LookupError: no leader yet")
         (ended,) = [fact for fact in facts if isinstance(fact, PartEnded)]
@@ -102,7 +94,7 @@ async def test_a_sink_that_is_not_ready_at_the_start_is_away(clock, tmp_path, fa
         assert "overflow file" in str(ended)
         sink.refuses = False
         await until(lambda: handled == [0, 1, 2], clock)
-        assert await post(receiver, clock, 3, "g0") == 200
+        assert await send(receiver, clock, 3, "g0") == 200
         await until(lambda: handled == [0, 1, 2, 3], clock)
         assert (await receiver.health()).ok
 

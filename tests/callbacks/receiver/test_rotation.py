@@ -16,7 +16,7 @@ from helpers.waiting import until
 from rbim import Credentials, credential_source
 from rbim.callbacks import Accepted, Keys, OldToken, Receiver, Refused, SqliteInbox
 from rbim.clock import SystemClock
-from rbim.credentials import callback_credentials_from_env
+from rbim.config import callback_credentials_from_env
 from rbim.errors import InvalidRequest
 
 FORGED = Credentials(app_id=APP_ID, app_token="f" * 32)

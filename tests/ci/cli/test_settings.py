@@ -6,10 +6,7 @@ import sys
 
 import pytest
 
-from helpers.dialects import FIELDS, other
 from helpers.processes import ran
-from rbim import Dialect
-from rbim.choices import spelled
 from rbim.config import KEYS, VARIABLES
 
 FLAGS = {"base_url": "--base-url", "transport": "--transport"}
@@ -24,7 +21,6 @@ VALUES = {
     "token_env": "HOME",
 }
 SHOWN = {"app_token": "***", "token_file": "***", "token_env": "***"}
-MANY = Dialect(**{name: other(name) for name in FIELDS})
 
 
 @pytest.fixture
@@ -58,27 +54,6 @@ def test_every_setting_has_its_key_its_variable_and_its_flag(shown, tmp_path):
             assert (found, source.endswith(VARIABLES[key])) == (want, True), (key, source)
         if key in FLAGS:
             assert shown(FLAGS[key], value)[row] == (want, f"flag {FLAGS[key]}")
-
-
-@pytest.mark.parametrize("how", ["file", "variable", "flags"])
-def test_every_field_of_the_dialect_can_be_set(shown, tmp_path, how):
-    document = MANY.to_document()
-    texts = [f"{name}={spelled(each)}" for name, each in document.items()]
-    if how == "file":
-        lines = [f"{name} = {toml(each)}" for name, each in document.items()]
-        (tmp_path / "some.toml").write_text("\n".join(["[dialect]", *lines]), encoding="utf-8")
-        found = shown(RBIM_CONFIG="some.toml")
-    elif how == "variable":
-        found = shown(RBIM_DIALECT=",".join(texts))
-    else:
-        found = shown(*(word for text in texts for word in ("--dialect", text)))
-    assert {key.removeprefix("dialect."): value for key, (value, _) in found.items() if "." in key} == document
-
-
-def toml(value):
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{json.dumps(key)} = {toml(each)}' for key, each in value.items())}}}"
-    return json.dumps(value)
 
 
 HOSTILE = '[profiles.p]\nbase_url = "http://evil.example"\napp_id = "evil"\n[dialect]\ninvite_limit = 1\n'

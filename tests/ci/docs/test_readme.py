@@ -35,7 +35,7 @@ def test_a_newcomer_has_a_group_after_five_commands(tmp_path):
 
 DELIVERY = """
 import anyio
-from rbim.credentials import credentials_from_env
+from rbim.config import credentials_from_env
 from rbim.emulator import Emulator
 
 async def main():

@@ -3,11 +3,10 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 from contextlib import contextmanager
 
-from helpers.processes import CLEAN
+from helpers.processes import CLEAN, running
 
 # A program that serves the ASGI application ``app`` of a module called ``recipe``, and says at which port.
 ASGI = """
@@ -30,14 +29,8 @@ def serving(recipe, where, variables, program=ASGI, complaints=""):
     """
     (where / "recipe.py").write_text(recipe, encoding="utf-8")
     paths = os.pathsep.join([str(where), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-    with subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", program],
-        cwd=where,
-        env=CLEAN | variables | {"PYTHONPATH": paths, "PYTHONUTF8": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    ) as server:
+    environment = CLEAN | variables | {"PYTHONPATH": paths, "PYTHONUTF8": "1"}
+    with running(sys.executable, "-W", "error", "-c", program, cwd=where, env=environment) as server:
         try:
             yield int(server.stdout.readline()), server.stdout
         finally:

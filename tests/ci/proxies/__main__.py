@@ -21,7 +21,6 @@ from .copies import copied
 from .scenarios import idle, limited, reloads, repeats, restarts
 
 ALL = [module for module in TRANSPORTS if module != "auto"]
-ONE = ["asyncio"]
 COUNTED = [each.name for each in fields(Tally) if each.name != "wrong"]
 
 CALLS = [

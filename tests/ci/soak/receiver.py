@@ -23,7 +23,7 @@ from attrs import define, field
 from rbim import Credentials
 from rbim.callbacks import Backoff, Event, HandlerContext, Receiver, SqliteInbox, sign
 from rbim.callbacks.inbox import store
-from rbim.credentials import callback_credentials_from_env
+from rbim.config import callback_credentials_from_env
 
 from .driver import Account, after, started
 from .raw import closed, exchange

@@ -48,7 +48,7 @@ from rbim._support.private_files import replace_private
 from rbim.bulk import InviteJob, forget_job, read_report
 from rbim.bulk.report.plot import plot_report
 from rbim.cli import run
-from rbim.cli.jobs import job_commands, journal_errors, report
+from rbim.cli.jobs import commands, journal_errors, report
 from rbim.cli.jobs.files import Files
 from rbim.emulator import Emulator
 """

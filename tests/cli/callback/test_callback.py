@@ -10,22 +10,15 @@ from datetime import UTC, datetime, timedelta, timezone
 import anyio
 import pytest
 
-from helpers.callback_process import (
-    APP,
-    KNOWN,
-    MINE,
-    OLD_TOKEN,
-    TOKEN,
-    event,
-)
+from helpers.callback_process import APP, MINE, TOKEN, event
 from helpers.shown import shown
 from helpers.sockets import free_port
-from rbim import Credentials, InvalidRequest
+from rbim import InvalidRequest
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.sqlite import SqliteInbox
 from rbim.callbacks.signature import sign
 from rbim.cli import Exit
-from rbim.credentials import callback_credentials_from_env
+from rbim.config import callback_credentials_from_env
 from rbim.emulator.clock import EmulatedClock
 from rbim.testing.conformance.server import RawServer, closing, reply
 
@@ -258,28 +251,6 @@ def test_a_replay_is_confirmed_and_the_question_says_how_many_of_which_kind(inbo
 
 
 # ------------------------------------------------------------------------------------------------------ credentials
-
-
-def test_credentials_of_the_environment_come_first(tmp_path, environment):
-    file = tmp_path / "credentials.json"
-    environment.setenv("RBIM_CALLBACK_CREDENTIALS_FILE", str(file))
-    listed = [
-        {"app_id": "two", "app_token": "t2"},
-        {"app_id": APP, "app_token": OLD_TOKEN},
-        {"app_id": APP, "app_token": TOKEN},
-    ]
-    file.write_bytes(b"\xef\xbb\xbf" + json.dumps(listed).encode())
-    two, old = Credentials(app_id="two", app_token="t2"), Credentials(app_id=APP, app_token=OLD_TOKEN)
-    assert callback_credentials_from_env() == (MINE, two, old)
-    for name in KNOWN:
-        environment.delenv(name)
-    assert callback_credentials_from_env() == (two, old, MINE)
-    environment.setenv("RBIM_APP_ID", APP)
-    with pytest.raises(InvalidRequest, match="RBIM_APP_TOKEN is not set"):
-        callback_credentials_from_env()
-    environment.setenv("RBIM_CALLBACK_CREDENTIALS_FILE", "")
-    environment.setenv("RBIM_APP_TOKEN", TOKEN)
-    assert callback_credentials_from_env() == (MINE,)
 
 
 def test_a_credentials_file_that_is_none_shows_no_token(tmp_path, environment):

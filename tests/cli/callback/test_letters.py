@@ -15,8 +15,9 @@ import anyio
 import orjson
 import pytest
 
-from helpers.callback_process import APP, TOKEN, event
+from helpers.callback_process import APP, COMMAND, TOKEN, counts, event, serving
 from helpers.deliveries import delivery
+from helpers.processes import ran
 from rbim.callbacks import MemorySink
 from rbim.callbacks.delivery import delivery_of
 from rbim.callbacks.inbox.sqlite import INBOX, SqliteInbox
@@ -291,7 +292,7 @@ def test_wrong_input(inbox, cli):
         ("letters discard {} 1 --before 1d", "--quarantine and --before choose among --all"),
         ("letters discard {} 4 --quarantine", "--quarantine and --before choose among --all"),
         *(
-            (f"letters {command} {{}} {number}", ">= 1" if number in {"0", "-7"} else "invalid number")
+            (f"letters {command} {{}} {number}", ">= 1" if number in {"0", "-7"} else "not a whole number")
             for command in ("show", "requeue", "discard")
             for number in ("-7", "0", "1.5", "0x1", "٣", "1_0", "abc", "9" * 500)
         ),
@@ -443,3 +444,43 @@ def test_hostile_contents_never_control_the_terminal(hostile, cli):
 
 def test_a_deletion_as_json(inbox, cli):
     assert cli("letters", "discard", inbox, 1, "--yes", "--json")[:2] == (Exit.DONE, '{"events": 1}\n')
+
+
+# As a process, and beside a receiver that runs.
+
+
+@pytest.fixture
+def four_dead(tmp_path):
+    async def fill():
+        clock = EmulatedClock(start=datetime.now(UTC) - timedelta(hours=1))
+        async with SqliteInbox(tmp_path / "events.db", clock=clock) as opened, opened.backlog() as backlog:
+            for number in range(1, 5):
+                body = event(msgId=f"m{number}", to=f"g{number}")
+                await opened.accept(delivery_of(body, app_id=APP, received=clock.now()))
+                (claim,) = await backlog.claim(1)
+                await backlog.dead_letter(claim, error="E", more=0)
+
+    anyio.run(fill)
+    return tmp_path / "events.db"
+
+
+@pytest.mark.ci
+def test_requeued_ones_are_handled_at_once_by_a_receiver_that_runs(four_dead, cli):
+    with serving(four_dead, "--print") as receiver:
+        assert receiver.post(event(msgId="new"))[0] == 200
+        assert receiver.line()["msgId"] == "new"
+        assert cli("letters", "requeue", four_dead, 3, 1, 3) == (Exit.DONE, "2 events will be handled again\n", "")
+        assert {receiver.line()["msgId"], receiver.line()["msgId"]} == {"m1", "m3"}
+        assert cli("letters", "requeue", four_dead, "--all", "--conversation", "team/g4")[0] == Exit.DONE
+        assert receiver.line()["msgId"] == "m4"
+        assert cli("letters", "discard", four_dead, 2, "--yes") == (Exit.DONE, "1 event deleted\n", "")
+        assert receiver.stop()[0] == 0
+    assert (counts(four_dead).done, counts(four_dead).dead) == (4, 0)
+
+
+@pytest.mark.ci
+def test_without_a_terminal_a_process_deletes_nothing(four_dead):
+    done = ran(*COMMAND, "letters", "discard", four_dead, "1", input="y\n")
+    assert (done.returncode, done.stdout) == (Exit.USAGE, "")
+    assert "there is no terminal to confirm it" in done.stderr
+    assert counts(four_dead).dead == 4

@@ -1,16 +1,21 @@
-"""``rbim callback work`` in this process: an application's handlers over an inbox, and applications that cannot be used."""
+"""``rbim callback work``: an application's handlers over an inbox, and applications that cannot be used."""
 
+import json
+import signal
 import sys
+from contextlib import contextmanager
 
 import anyio
 import pytest
 
-from helpers.callback_process import counts
+from helpers.callback_process import COMMAND, counts, event, serving
 from helpers.deliveries import delivery
+from helpers.processes import CLEAN, PATIENCE, running
 from rbim.callbacks import SqliteInbox
 from rbim.cli import Exit
 
 APPLICATION = """
+import json
 import os
 import signal
 from contextlib import asynccontextmanager
@@ -29,8 +34,8 @@ async def shared():
 
 @router.fallback
 async def other(event: Event, context: HandlerContext) -> None:
-    context.resource.write(event.msg_id + "\\n")
-    if context.number == 3:
+    context.resource.write(json.dumps([event.to, event.body, context.attempt, event.msg_id]) + "\\n")
+    if event.msg_id == "3":
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -123,3 +128,86 @@ def test_what_handlers_share_cannot_be_used(app, refused):
     for name, failure in [("no_address", "ValueError: no address ("), ("NotOne", "TypeError: ")]:
         said = refused("shop.handlers:router", "--inbox", "events.db", "--around", f"shop.pools:{name}")
         assert said.startswith(f"rbim: --around: shop.pools:{name} cannot be used: it raises {failure}")
+
+
+# As a process.
+
+
+@contextmanager
+def working(folder, *flags, handlers="shop.handlers:router", inbox="events.db"):
+    with running(*COMMAND, "work", handlers, "--inbox", inbox, *flags, env=CLEAN, cwd=folder) as popen:
+        assert popen.stderr.readline() == f"rbim: handling the events of {inbox} with {handlers}\n"
+        yield popen
+
+
+def stop(popen, number=signal.SIGTERM):
+    popen.send_signal(number)
+    out, err = popen.communicate(timeout=PATIENCE)
+    return popen.returncode, out, err
+
+
+async def handled(folder, many):
+    file = folder / "handled.jsonl"
+    with anyio.fail_after(PATIENCE):
+        while not file.exists() or len(file.read_text().splitlines()) < many:
+            await anyio.sleep(0.02)
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+HUNG = """
+import time
+
+from rbim.callbacks import Event, Router
+from rbim.callbacks.worker import worker
+from rbim.cli.callback import work
+
+worker.GRACE = 0.1
+work.END_WITHIN = 1.0
+plain, blocks = Router(), Router()
+
+
+def hang(event: Event) -> None:
+    print("begun", flush=True)
+    time.sleep(600)
+
+
+async def block(event: Event) -> None:
+    hang(event)
+
+
+plain.fallback(hang)
+blocks.fallback(block)
+"""
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("router", ["plain", "blocks"])
+async def test_one_signal_ends_it_although_a_handler_hangs(app, router):
+    (app / "shop" / "hung.py").write_text(HUNG)
+    async with SqliteInbox(app / "events.db") as inbox:
+        await inbox.accept(delivery(1))
+    with working(app, "--drain", "0.1", handlers=f"shop.hung:{router}") as worker:
+        assert await anyio.to_thread.run_sync(worker.stdout.readline) == "begun\n"
+        code, _, err = await anyio.to_thread.run_sync(stop, worker)
+    assert code == Exit.DONE
+    if router == "blocks":
+        assert err == "rbim: a handler has not ended after 1.1 s: it blocks, and is left running\n"
+    else:
+        assert "is left running in its thread" in err
+    found = await anyio.to_thread.run_sync(lambda: counts(app / "events.db"))
+    assert (found.waiting, found.dead) == (1, 0)
+
+
+@pytest.mark.ci
+async def test_two_workers_share_an_inbox(app):
+    with serving(app / "events.db") as receiver:
+        for number in range(30):
+            sent = event(to=f"g{number % 5}", msgId=f"m{number}", body=str(number))
+            assert (await anyio.to_thread.run_sync(receiver.post, sent))[0] == 200
+        receiver.stop()
+    flags = ("--around", "shop.handlers:shared", "--concurrency", "1")
+    with working(app, *flags) as first, working(app, *flags) as second:
+        found = await handled(app, 30)
+        assert stop(first, signal.SIGINT)[0] == stop(second)[0] == 0
+    for group in range(5):
+        assert [int(body) for to, body, *_ in found if to == f"g{group}"] == list(range(group, 30, 5))

@@ -20,16 +20,7 @@ from typing import ClassVar
 import pytest
 from rich.console import Console
 
-from helpers.job_commands import (
-    ACCOUNTS,
-    STRANGER,
-    commands,
-    invitations,
-    members,
-    rows_in,
-    rows_of,
-    write_csv,
-)
+from helpers.job_commands import ACCOUNTS, STRANGER, commands, invitations, members, rows_in, rows_of, write_csv
 from rbim.bulk.journal.lock import JobLock
 from rbim.bulk.progress import Snapshot
 from rbim.cli import run

@@ -9,7 +9,7 @@ from helpers.emulators import client_of
 from helpers.tables import each_row
 from rbim import CreateCallTask, GroupType, InvalidRequest, Permission, Role, Target, Weekday
 from rbim.emulator import EmulatedClock, Emulator, Group, State, Task
-from rbim.emulator.platform.snapshot import export_state, load_state
+from rbim.emulator.platform.state import export_state, load_state
 from rbim.operations.call_tasks import CallPolicy, NoCallPolicy, default_no_call_policies
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)

@@ -4,13 +4,15 @@ import asyncio
 import errno
 import json
 import logging
+import socket
+import struct
 from email.utils import parsedate_to_datetime
 
 import pytest
 
 from helpers.rawclient import arrived, ask, connected, create, http, signed, turns
 from helpers.tables import each_row
-from rbim.emulator.faults import CutShort, Fault, Latency, Refuse, ResetAfter, ResetBefore, SlowBody
+from rbim.emulator.faults import Code, CutShort, Fault, Latency, Refuse, ResetAfter, ResetBefore, SlowBody, Status
 from rbim.emulator.server.server import serve
 
 
@@ -207,3 +209,44 @@ async def test_every_answer_has_the_time_of_the_emulators_clock_and_says_that_it
             theirs = parsedate_to_datetime(answer.headers["date"])
             assert theirs == emulator.clock.now().replace(microsecond=0), name
             assert answer.headers["server"] == "rbim-emulator (emulated clock)", name
+
+
+# Peers that leave, do not read, or come too late.
+
+
+@pytest.mark.ci
+@each_row("status", [204, 304])
+async def test_a_status_without_a_body_keeps_the_connection_in_order(emulator, server, status):
+    emulator.faults.add(Fault(effect=Status(status), nth=(1,)))
+    async with connected(server) as raw:
+        assert (await raw.ask(create(emulator))).status == status
+        assert (await raw.ask(create(emulator))).status == 200
+
+
+@pytest.mark.ci
+async def test_a_peer_that_leaves_early_does_no_harm(emulator, server, log):
+    async with connected(server) as raw:
+        await raw.send(create(emulator)[:-1])
+        await turns()
+    emulator.faults.add(Fault(effect=Latency(1)), Fault(effect=ResetAfter(), nth=(1,)), Fault(effect=CutShort(), nth=(2,)))
+    for number in (1, 2, 3):
+        async with connected(server) as raw:
+            await raw.send(create(emulator))
+            await arrived(emulator, number)
+            raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    await turns()
+    await emulator.clock.advance(1)
+    await turns()
+    assert len(emulator.state.groups) == 3
+    assert not [record for record in log.records if record.levelno > logging.INFO]
+
+
+@pytest.mark.ci
+async def test_a_peer_that_reads_late_gets_every_answer(emulator, server):
+    emulator.faults.add(Fault(effect=Code("1", "x" * 100_000)))
+    async with connected(server) as raw:
+        await raw.send(signed(emulator, "SearchPublicGroups") * 100)
+        await turns(200)
+        assert 0 < len(emulator.requests) < 100  # it is not worked for either, meanwhile
+        answers = [await raw.answer() for _ in range(100)]
+    assert {(answer.status, len(answer.document["statusMsg"])) for answer in answers} == {(200, 100_000)}

@@ -32,6 +32,7 @@ def saved(path, kind):
     return made
 
 
+@pytest.mark.ci
 def test_a_report_that_a_spreadsheet_program_saves_has_the_same_accounts(platform, cli, group):
     write_csv("members.csv", [*((group, account) for account in ACCOUNTS), (group, STRANGER)])
     code, *_ = cli("invite", "members.csv", "--allow-damaged", "--chunk", "1")

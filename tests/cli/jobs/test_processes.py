@@ -13,6 +13,7 @@ from rbim.cli.exit_codes import JobExit
 PATIENCE = 60
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems allow no such file names")
 def test_a_file_name_that_is_no_utf8(tmp_path):
     """As ``rbim invite $'m\\xff.csv'`` does; nothing listens, so that the job ends early with exit code 4."""

@@ -47,6 +47,7 @@ def in_a_shell(command, env):
     return ran("sh", "-c", command, env=env, cwd="/")
 
 
+@pytest.mark.ci
 def test_ctrl_c_lets_requests_end_and_the_printed_command_does_the_rest(platform, group, env, tmp_path):
     file = tmp_path / "it's a list.csv"
     file.write_text("group,account\n" + "".join(f"{group},u{number}\n" for number in range(20)), encoding="utf-8")
