@@ -47,7 +47,7 @@ def inbox_of(inbox: str, *, create: bool = True) -> SqliteInbox | PostgresInbox:
     if not is_on_server(inbox):
         from rbim.callbacks.inbox.sqlite import SqliteInbox
 
-        return SqliteInbox(Path(inbox))
+        return SqliteInbox(inbox)
     require("postgres", "psycopg")
     from rbim.postgres.inbox import PostgresInbox
 

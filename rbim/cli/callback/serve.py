@@ -31,7 +31,7 @@ from rbim.cli.background_writer import Line, StreamListener
 from rbim.cli.callback.inboxes import inbox_of, is_on_server, shown_inbox
 from rbim.cli.callback.log import receiver_log
 from rbim.cli.callback.send import target_of, without_user
-from rbim.cli.callback.signals import stopped_by_signals
+from rbim.cli.callback.signals import stopped_by_signals, stopping_signals
 from rbim.cli.context import callback_credentials, configuration, telemetry
 from rbim.cli.exit_codes import Exit
 from rbim.cli.printable import json_line
@@ -134,7 +134,7 @@ async def _serve(  # noqa: C901  # in order
         return Exit.USAGE
     host, number, *_ = bound.getsockname()  # with more for IPv6
     url = url_at(host, number, "http" if options.certfile is None else "https") + options.path
-    with bound, stopped_by_signals(stop), ExitStack() as printing:
+    with bound, stopped_by_signals(stop, stopping_signals()), ExitStack() as printing:
         try:
             async with (
                 nullcontext() if forwarder is None else forwarder.transport,
