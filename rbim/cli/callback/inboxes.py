@@ -83,4 +83,4 @@ def with_archive(inbox: str, use: Callable[[Archive], Awaitable[T]]) -> T:
         away.add_note("")  # it names the server and the next step: no hint besides
         raise away from None
     except (OSError, sqlite3.Error) as error:
-        raise InvalidRequest(f"{inbox}: {error}", field="inbox") from None
+        raise InvalidRequest(f"{shown_inbox(inbox)}: {error}", field="inbox") from None

@@ -96,7 +96,7 @@ def run(handlers: str, options: WorkOptions) -> int:  # noqa: C901  # in order
             log.log_text(f"a handler has not ended after {seconds:g} s: it blocks, and is left running", CRITICAL)
         for error in failures:
             if isinstance(error, sqlite3.Error):
-                log.log_text(f"{options.inbox}: {error}", CRITICAL)
+                log.log_text(f"{shown_inbox(options.inbox)}: {error}", CRITICAL)
                 return Exit.USAGE
             raise error
     return Exit.DONE
