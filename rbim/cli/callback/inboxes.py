@@ -26,8 +26,11 @@ InboxFile: TypeAlias = Annotated[FileName, Parameter(help="The file in which `rb
 
 
 def is_on_server(inbox: str) -> bool:
-    """Return whether a text is an address such as ``postgresql://user@host/database#copies``, and not the path of a file."""
-    return inbox.startswith(("postgresql://", "postgres://"))
+    """Return whether a text is an address such as ``postgresql://user@host/database#copies``, and not the path of a file.
+
+    One of another scheme, too: as the path of a file it would be shown with its password.
+    """
+    return "://" in inbox
 
 
 def shown_inbox(inbox: str) -> str:
@@ -51,7 +54,7 @@ def inbox_of(inbox: str, *, create: bool = True) -> SqliteInbox | PostgresInbox:
     require("postgres", "psycopg")
     from rbim.postgres.inbox import PostgresInbox
 
-    address, _, name = inbox.partition("#")
+    address, _, name = inbox.rpartition("#") if "#" in inbox.rpartition("@")[2] else (inbox, "", "")
     try:
         return PostgresInbox(address, name=name or "copies", create=create)
     except InvalidRequest as error:
