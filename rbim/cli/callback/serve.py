@@ -30,7 +30,7 @@ from rbim.callbacks.worker.router import HandlerContext  # noqa: TC001  # the ro
 from rbim.cli.background_writer import Line, StreamListener
 from rbim.cli.callback.inboxes import inbox_of, is_on_server, shown_inbox
 from rbim.cli.callback.log import receiver_log
-from rbim.cli.callback.send import target_of, without_user
+from rbim.cli.callback.send import target_of, without_secrets
 from rbim.cli.callback.signals import stopped_by_signals, stopping_signals
 from rbim.cli.context import callback_credentials, configuration, telemetry
 from rbim.cli.exit_codes import Exit
@@ -277,7 +277,7 @@ class Forwarder:
     def __init__(self, url: str, credentials: Sequence[Credentials]) -> None:
         self.transport = HttpxTransport(trust_env=False)
         self._target = target_of(url, "--forward-to")
-        self._shown = without_user(url)
+        self._shown = without_secrets(url)
         self._credentials = credentials
         self._keys = keys_of(credentials)
         self._kept: dict[bytes, dict[str, str]] = {}  # by a digest of the body, which may have a megabyte
