@@ -152,8 +152,8 @@ async def _serve(  # noqa: C901  # in order
                     )
                 await server.serve(sockets=[bound])
         except sqlite3.Error as error:
-            place = options.spool if is_on_server(options.inbox) else f"{options.inbox}, or its overflow file"
-            log.log_text(f"{place}: {error}", CRITICAL)
+            file = options.spool if is_on_server(options.inbox) else f"{options.inbox}, or its overflow file"
+            log.log_text(f"{file}: {error}", CRITICAL)
             return Exit.USAGE
     return code
 
