@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
@@ -44,8 +43,8 @@ def token_in(file: str | Path, named_by: str) -> Secret:
         cause = f"it is longer than {MAX_TOKEN_FILE} bytes"
     except IsADirectoryError:
         cause = "it is a directory, as Docker makes of a mounted file that is missing on the host: put the file there"
-    except OSError as error:  # its text holds `file`: unless that looks like a path, it may be the token by mistake
-        cause = str(error) if os.sep in str(file) else error.strerror or type(error).__name__
+    except OSError as error:  # not its text: that holds the name, which may be the token by mistake
+        cause = error.strerror or type(error).__name__
     except UnicodeDecodeError:
         cause = "it is not UTF-8"
     except ValueError:  # a NUL character
@@ -73,8 +72,8 @@ def _listed(file: str | Path) -> tuple[tuple[Credentials, ...] | None, str]:
             entries = json.loads(stream.read(MAX_LIST_FILE))
     except json.NotJson as error:
         return None, f"{error}: {_LIST}"
-    except OSError as error:
-        return None, str(error)
+    except OSError as error:  # not its text: that holds the name, which may be the list by mistake
+        return None, error.strerror or type(error).__name__
     except ValueError:  # a NUL character
         return None, "its name is not valid"
     if not isinstance(entries, list) or not entries:

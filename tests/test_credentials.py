@@ -4,6 +4,7 @@ import json
 import pickle
 import re
 from functools import partial
+from traceback import format_exception
 
 import pytest
 
@@ -112,6 +113,17 @@ def test_a_token_that_cannot_be_one_is_refused_and_shown_nowhere(token_file, con
         AsyncClient.from_env()
     assert TOKEN not in shown(caught.value).replace("\\x00", "")
     assert TOKEN.encode() not in pickle.dumps(caught.value)
+
+
+def test_what_stands_in_the_place_of_a_files_name_is_not_shown(environment):
+    for variable in (OF_CALLBACKS, "RBIM_APP_TOKEN_FILE"):
+        for text in (TOKEN, f"{TOKEN}/+==", f"/{TOKEN}", json.dumps([{"app_id": APP_ID, "app_token": TOKEN}])):
+            with environment.context() as patched:
+                patched.setenv(variable, text)
+                with pytest.raises(InvalidRequest, match=f"{variable} names cannot be .*: No such file") as caught:
+                    Receiver.from_env(sink=MemorySink())
+            assert TOKEN not in "".join(format_exception(caught.value))
+        environment.delenv("RBIM_APP_TOKEN", raising=False)  # it would go before its file
 
 
 # ------------------------------------------------------------------------------ every variable of the documentation

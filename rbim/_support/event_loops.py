@@ -86,12 +86,10 @@ def later(seconds: float, call: Callable[[], object]) -> Callable[[], object]:
 
 
 def _trio_token() -> TrioToken | None:
-    if "trio" not in sys.modules:  # not imported, so nothing runs on it
-        return None
-    from trio.lowlevel import current_trio_token
-
+    # Not imported, so nothing runs on it. Another thread may be importing it now: then nothing in this one does.
+    current_trio_token = getattr(sys.modules.get("trio.lowlevel"), "current_trio_token", None)
     try:
-        return current_trio_token()
+        return None if current_trio_token is None else current_trio_token()
     except RuntimeError:
         return None
 

@@ -135,15 +135,17 @@ def serve(  # noqa: PLR0913  # flags, each with a default
 
 
 async def _serve(server: Server, state: Path | None, *, sign_copies: bool) -> Exit:
-    """Serve until Ctrl-C or SIGTERM, then write the state, which a second signal does not interrupt."""
+    """Serve until Ctrl-C, SIGTERM or SIGHUP, then write the state, which a second signal does not interrupt."""
     import asyncio
+
+    from rbim.cli.callback.signals import stopping_signals
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
     def on_signal(*_: object) -> None:
         loop.call_soon_threadsafe(stop.set)
 
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, on_signal) for number in stopping_signals()}
     try:
         async with AsyncExitStack() as stack:
             try:

@@ -82,7 +82,8 @@ CREATE TABLE conversation (
 CREATE INDEX conversation_ready ON conversation (ready) WHERE begun = 0;
 CREATE INDEX conversation_begun ON conversation (ready) WHERE begun > 0;
 CREATE TABLE meta (
-    fence BIGINT NOT NULL, version INTEGER NOT NULL, identity TEXT NOT NULL, made TEXT NOT NULL, started FLOAT8 NOT NULL
+    fence BIGINT NOT NULL, version INTEGER NOT NULL, identity TEXT NOT NULL, made TEXT NOT NULL, started FLOAT8 NOT NULL,
+    seen FLOAT8 NOT NULL DEFAULT 0
 );
 INSERT INTO meta SELECT 0, {VERSION}, '{{identity}}', {MADE}, extract(epoch FROM pg_postmaster_start_time());
 CREATE FUNCTION refuse_truncate() RETURNS trigger LANGUAGE plpgsql AS

@@ -40,13 +40,14 @@ MOST_OF_CAUSE = 300
 def parameters_of(address: str, field: str = "address") -> dict[str, Any]:
     """Return the connection parameters of an address. Raises InvalidRequest, which names the field and does not quote it."""
     try:
-        if not address.startswith(PREFIXES):
+        before_host = address.partition("?")[0].rpartition("@")[0].partition("://")[2]
+        if not address.startswith(PREFIXES) or {*before_host} & {*"/#"}:  # else a part of the password is host or database
             raise psycopg.ProgrammingError
         return {name: value for name, value in conninfo_to_dict(address).items() if value is not None}
     except (psycopg.Error, AttributeError, TypeError, UnicodeError):
         address = ""  # a traceback with local variables must not show a password in it
         cause = f"{field}: not the address of a PostgreSQL database, such as postgresql://user@host/database"
-        raise InvalidRequest(cause, field=field) from None
+        raise InvalidRequest(f"{cause}; in a password, write / as %2F, # as %23 and ? as %3F", field=field) from None
 
 
 def server_of(parameters: dict[str, Any]) -> str:
@@ -59,8 +60,8 @@ def server_of(parameters: dict[str, Any]) -> str:
 def without_password(address: str) -> str:
     """Return an address for people: host, database and name of an inbox, but neither password nor parameters."""
     scheme, slashes, rest = address.partition("://")
-    rest, sign, name = rest.partition("#")
     before, at, server = rest.rpartition("@")
+    server, sign, name = server.partition("#")
     user = before.partition(":")[0]
     return f"{scheme}{slashes}{user}{at}{server.partition('?')[0]}{sign}{name}"
 

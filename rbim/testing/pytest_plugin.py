@@ -166,7 +166,7 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
     if loaded is None or op != "==" or not (isinstance(left, list) and isinstance(right, list)):
         return None
     ours, theirs = cast("list[Operation[Any]]", left), cast("list[Operation[Any]]", right)
-    entries = ours + theirs
+    entries = [*ours, *theirs]  # not their sum: a class of lists may add in its own way
     if not entries or not all(isinstance(entry, loaded.Operation) for entry in entries):
         return None
     return list(_difference(ours, theirs))

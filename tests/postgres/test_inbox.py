@@ -45,6 +45,8 @@ def test_placeholders(statement, expected):
     [
         {"address": "mysql://me@db/app"},
         {"address": "postgresql://me:the-very-secret%@db/app"},
+        {"address": "postgresql://me:0/the-very-secret@db/app"},
+        {"address": "postgresql://me:0#the-very-secret@db/app"},
         {"address": None},
         {"name": "Copies"},
         {"name": "pg_copies"},
@@ -103,3 +105,7 @@ def test_the_command_line_takes_an_address():
     assert inbox_of(ADDRESS).name == "copies"
     with pytest.raises(InvalidRequest, match="--inbox: name: use lower-case"):
         inbox_of(f"{ADDRESS}#No")
+    for address in ("postgresql+asyncpg://me:{}@db/app", "POSTGRES://me:{}@db/app", "postgres://me:0#{}@db/app"):
+        with pytest.raises(InvalidRequest, match="--inbox: address: not the address of") as caught:
+            inbox_of(address.format("the-very-secret"))
+        assert "the-very-secret" not in str(caught.value)

@@ -201,6 +201,14 @@ def test_other_comparisons_are_pytests_own(op, left, right):
     assert testing.pytest_assertrepr_compare(op, left, right) is None
 
 
+def test_a_list_that_adds_in_its_own_way_is_compared_too():
+    class Vector(list):
+        def __add__(self, other):
+            raise ValueError
+
+    assert testing.pytest_assertrepr_compare("==", Vector([1]), [2]) is None
+
+
 def test_the_plugin_is_an_entry_point():
     (entry,) = (entry for entry in entry_points(group="pytest11") if entry.name == "rbim")
     assert entry.value == "rbim.testing.pytest_plugin"

@@ -29,6 +29,8 @@ __all__: list[str] = []
 #   end: 0 or 1 under a lease, unless that event is retried alone.
 # - Only a claim with the row's fence settles an event or ends a lease.
 # - ``finished`` is the time since which an event is done, a dead letter or in quarantine.
+# - ``seen`` is the latest time that a look at the clock, once a minute, has found. If the clock is set back, what waits for
+#   a time waits as long as before.
 #
 # Times are epoch seconds. The body is the last column, so that no search has to read past it.
 
@@ -63,8 +65,8 @@ SCHEMA = (
     ) WITHOUT ROWID""",
     "CREATE INDEX conversation_ready ON conversation (ready) WHERE begun = 0",
     "CREATE INDEX conversation_begun ON conversation (ready) WHERE begun > 0",
-    "CREATE TABLE meta (fence INTEGER NOT NULL)",
-    "INSERT INTO meta (fence) VALUES (0)",
+    "CREATE TABLE meta (fence INTEGER NOT NULL, seen REAL NOT NULL)",
+    "INSERT INTO meta (fence, seen) VALUES (0, 0)",
 )
 
 # Accepting.
@@ -91,6 +93,8 @@ SET_BEGUN = "UPDATE conversation SET begun = ? WHERE name = ? AND fence = ?"
 END_LEASE = """UPDATE conversation SET ready = ?, fence = 0, begun = ? WHERE name = ? AND fence = ?
     AND EXISTS (SELECT 1 FROM event WHERE number = ? AND state = 0)"""
 MAKE_READY = "UPDATE conversation SET ready = ?, fence = 0, begun = 0 WHERE name = ?"
+SET_BACK = "UPDATE conversation SET ready = ready - (SELECT seen FROM meta) + ? WHERE (SELECT seen FROM meta) > ?"
+SEEN = "UPDATE meta SET seen = ?"
 CLOSE_CONVERSATION = "DELETE FROM conversation WHERE name = ?"
 
 # Results.

@@ -30,6 +30,7 @@ LARGEST = 2**63 - 1  # the largest number that SQLite stores
 SLACK = 0.001  # seconds that a due time may be early: conversion between float and datetime rounds
 MARGIN = 3600.0  # seconds that a key is kept after the retention: the clock that signs a resend may be ahead
 PURGE_EVERY = 60.0  # seconds
+MOST_SLEWED = 1.0  # seconds that a clock goes back without being set
 STEP = 500  # events that one transaction deletes or requeues, and letters that one looks at
 REPLAY_STEP = 1000
 OTHER_CONTENT = "other content under the msgId of event "  # begins the ``error`` of such an event, before the number
@@ -303,7 +304,10 @@ class InboxStore:
     # ---------------------------------------------------------------------------- old events
 
     def purge(self) -> None:
-        """Once a minute, delete up to 500 events of each kind that are older than their retention; more follow at once."""
+        """Once a minute, look at the clock, and delete up to 500 events of each kind that are older than their retention.
+
+        More follow at once. If the clock was set back, also by another process, what waits for a time does not wait longer.
+        """
         now = self.database.now
         if self._purged is not None and 0 <= now - self._purged < PURGE_EVERY:
             return
@@ -311,6 +315,8 @@ class InboxStore:
         if self._dead_retention is not None:
             limits |= dict.fromkeys((DEAD, QUARANTINED), now - self._dead_retention)
         self._purged = now  # also if it fails: other commands are tried without it
+        self.database.news |= self.database.execute(sql.SET_BACK, (now, now + MOST_SLEWED)).rowcount > 0
+        self.database.execute(sql.SEEN, (now,))
         deleted = [self.database.execute(sql.PURGE[state], (limit, STEP)).rowcount for state, limit in limits.items()]
         if max(deleted) == STEP:
             self._purged = None

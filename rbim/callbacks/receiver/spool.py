@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import sys
 from collections import defaultdict
@@ -43,7 +44,8 @@ __all__ = ["Spool", "refused_in"]
 #             when the file is opened again.
 #   (absent)  The sink has stored it, and the file has forgotten it.
 #
-# While anything waits, ``holds`` is True and the receiver puts every delivery here. forward() takes the first BATCH
+# While anything waits, ``holds`` is True and the receiver puts every delivery here. So do the receivers of other processes
+# with the same file: a change of its log is a sign until they have looked. forward() takes the first BATCH
 # deliveries and offers them to the sink: all at once to a sink with chains (one chain for each conversation), one after the
 # other in each conversation to another sink. One transaction deletes those that it has stored and reads the next ones.
 #
@@ -85,7 +87,7 @@ OFFER_AGAIN = "UPDATE delivery SET refused = NULL WHERE refused IS NOT NULL"
 
 BATCH = 256
 PAUSES = Backoff(attempts=sys.maxsize, first=0.5, factor=2.0, most=5.0)
-POLL = 0.25  # seconds of real time until deliveries that another process has put into the file are seen
+POLL = 0.25  # seconds of real time between two looks at what another process has put into the file
 
 
 class _SpoolRow(NamedTuple):
@@ -131,14 +133,16 @@ def refused_in(path: Path) -> list[str]:
 class Spool:
     """Keeps deliveries in its own file until :meth:`forward` has given them to ``sink``, in order.
 
-    Enter it to open the file. ``holds`` is True while deliveries wait here: then all others have to come here, too. If the
-    sink was only slow and has a delivery already, it recognises the key. ``budget`` is the sink's limit for a batch, in
-    seconds. ``observers`` get what the sink refuses for good (it is kept in the file) and what it puts in quarantine.
+    Enter it to open the file. If the sink was only slow and has a delivery already, it recognises the key. ``budget`` is the
+    sink's limit for a batch, in seconds. ``observers`` get what the sink refuses for good (it is kept in the file) and what
+    it puts in quarantine.
     """
 
     def __init__(self, path: Path, sink: Sink, *, clock: Clock, budget: float, observers: Observers | None = None) -> None:
-        self.holds = False
+        self._holds = False
         self._path = path
+        self._log_path = f"{path.resolve()}-wal"  # it is beside the file, not beside a link to it
+        self._log: tuple[int, int] | None = None  # when it was known whether any delivery waits
         self._file = _SpoolFile(path, SPOOL, clock=epoch_of(clock))
         self._sink = sink
         self._accept: Callable[..., Awaitable[bool | OtherContent]] = sink.accept
@@ -152,13 +156,31 @@ class Spool:
         self._news = anyio.Event()
         self._puts = 0
         self._commits: GroupCommit = await self._entered.enter_async_context(open_group_commit(self._file))
-        self.holds = await self._commits.read(self._file.any)
+        await self._look()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         await self._entered.__aexit__(kind, error, trace)
+
+    @property
+    def holds(self) -> bool:
+        """Whether deliveries wait here, or another process has just written to the file: then all others come here, too."""
+        return self._holds or self._log_now() != self._log
+
+    def _log_now(self) -> tuple[int, int] | None:
+        try:
+            log = os.stat(self._log_path)  # noqa: PTH116  # each delivery pays for it
+        except OSError:
+            return None
+        return log.st_mtime_ns, log.st_size
+
+    async def _look(self) -> None:
+        """Look whether deliveries wait."""
+        log = self._log_now()
+        self._holds = await self._commits.read(self._file.any)
+        self._log = log
 
     async def waiting(self) -> int:
         """Return the number of deliveries that wait here."""
@@ -168,7 +190,7 @@ class Spool:
     def put(self, delivery: Delivery) -> Callable[[], Awaitable[None]]:
         """Queue a delivery behind those that were put before; return a function that waits until it is durable."""
         stored = self._commits.begin(partial(self._file.insert, delivery))
-        self.holds = True
+        self._holds = True
         self._puts += 1
         self._news.set()
         return stored
@@ -186,13 +208,15 @@ class Spool:
                 failed.clear()
             rows: list[_SpoolRow] = []
             try:
-                if not self.holds and await self._commits.read(self._file.any):
-                    self.holds = True
-                if self.holds and getattr(self._sink, "ready", True) is not False:
+                if not self._holds:
+                    await self._look()
+                if self._holds and getattr(self._sink, "ready", True) is not False:
                     rows = await self._commits.run(partial(self._file.settle, stored, refused, [*failed]))
                     stored, refused = [], []
                     # a command runs after what was put before; and more may be put meanwhile
-                    self.holds = bool(rows) or await self._commits.run(self._file.any) or self._puts != puts
+                    log = self._log_now()
+                    self._holds = bool(rows) or await self._commits.run(self._file.any) or self._puts != puts
+                    self._log = log
             except Exception:
                 failures += 1
                 pause = PAUSES.pause(failures) or PAUSES.most
@@ -200,7 +224,7 @@ class Spool:
                 await self._clock.sleep(pause)
                 continue
             if not rows:
-                failures = failures if self.holds else 0
+                failures = failures if self._holds else 0
                 with self._clock.scope(again - now) if failed else nullcontext(), anyio.move_on_after(POLL):
                     await self._news.wait()
                 continue

@@ -198,7 +198,8 @@ class Worker:
 
     async def wait(self) -> None:
         """Wait in the ``async with`` block until the worker has ended, after :meth:`stop` in another task or thread."""
-        await self._stop_asked.wait()
+        if not self._stopped:
+            await self._stop_asked.wait()
         while self._run is not None:
             await self._run.over.wait()
 
@@ -216,8 +217,9 @@ class Worker:
             async with self.inbox.backlog() as backlog:
                 self._run = run = _Run(self, backlog, resource)
                 task_status.started()
-                if not self._stopped:
-                    await run.run()
+                if self._stopped:  # before there was a run to stop
+                    run.stop()
+                await run.run()
         finally:
             self._run = None
 

@@ -26,8 +26,11 @@ InboxFile: TypeAlias = Annotated[FileName, Parameter(help="The file in which `rb
 
 
 def is_on_server(inbox: str) -> bool:
-    """Return whether a text is an address such as ``postgresql://user@host/database#copies``, and not the path of a file."""
-    return inbox.startswith(("postgresql://", "postgres://"))
+    """Return whether a text is an address such as ``postgresql://user@host/database#copies``, and not the path of a file.
+
+    One of another scheme, too: as the path of a file it would be shown with its password.
+    """
+    return "://" in inbox
 
 
 def shown_inbox(inbox: str) -> str:
@@ -47,11 +50,11 @@ def inbox_of(inbox: str, *, create: bool = True) -> SqliteInbox | PostgresInbox:
     if not is_on_server(inbox):
         from rbim.callbacks.inbox.sqlite import SqliteInbox
 
-        return SqliteInbox(Path(inbox))
+        return SqliteInbox(inbox)
     require("postgres", "psycopg")
     from rbim.postgres.inbox import PostgresInbox
 
-    address, _, name = inbox.partition("#")
+    address, _, name = inbox.rpartition("#") if "#" in inbox.rpartition("@")[2] else (inbox, "", "")
     try:
         return PostgresInbox(address, name=name or "copies", create=create)
     except InvalidRequest as error:
@@ -83,4 +86,4 @@ def with_archive(inbox: str, use: Callable[[Archive], Awaitable[T]]) -> T:
         away.add_note("")  # it names the server and the next step: no hint besides
         raise away from None
     except (OSError, sqlite3.Error) as error:
-        raise InvalidRequest(f"{inbox}: {error}", field="inbox") from None
+        raise InvalidRequest(f"{shown_inbox(inbox)}: {error}", field="inbox") from None

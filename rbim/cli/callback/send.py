@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rbim.credentials import Credentials
     from rbim.dialect import TimeUnit
 
-__all__ = ["run", "target_of", "without_user"]
+__all__ = ["run", "target_of", "without_secrets"]
 
 
 def target_of(url: str, flag: str) -> Request:
@@ -42,14 +42,14 @@ def target_of(url: str, flag: str) -> Request:
     try:
         origin, path, query = split_url(url)
     except InvalidRequest:
-        raise InvalidRequest(f"{flag}: invalid URL {without_user(url)!r}: use an http or https URL", field=flag) from None
+        raise InvalidRequest(f"{flag}: invalid URL {without_secrets(url)!r}: use an http or https URL", field=flag) from None
     return Request(origin=origin, path=path, query=query)
 
 
-def without_user(url: str) -> str:
-    """Return a URL, which may be invalid, without its user and password."""
+def without_secrets(url: str) -> str:
+    """Return a URL, which may be invalid, without user, password and query, which may have a key."""
     scheme, slashes, rest = url.partition("//") if "//" in url else ("", "", url)
-    return f"{scheme}{slashes}{rest.rpartition('@')[2]}"
+    return f"{scheme}{slashes}{rest.rpartition('@')[2].partition('?')[0]}"
 
 
 OK = 200
@@ -125,7 +125,7 @@ async def _send(options: SendOptions, bodies: list[bytes], target: Request, cred
                 response = await transport.send(request, timeout=RESPONSE_TIMEOUT)
             except TransportError as error:
                 cause, emulator, _ = str(error).partition(f": {EMULATOR}")
-                print_error(f"delivery to {without_user(target.origin)} failed: {cause}", RECEIVER if emulator else "")
+                print_error(f"delivery to {without_secrets(target.origin)} failed: {cause}", RECEIVER if emulator else "")
                 return BY_OUTCOME[error.outcome]
             took = (time.perf_counter() - began) * 1000
             shown = excerpt(response.body) if response.status != OK and response.body else ""

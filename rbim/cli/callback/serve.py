@@ -30,8 +30,8 @@ from rbim.callbacks.worker.router import HandlerContext  # noqa: TC001  # the ro
 from rbim.cli.background_writer import Line, StreamListener
 from rbim.cli.callback.inboxes import inbox_of, is_on_server, shown_inbox
 from rbim.cli.callback.log import receiver_log
-from rbim.cli.callback.send import target_of, without_user
-from rbim.cli.callback.signals import stopped_by_signals
+from rbim.cli.callback.send import target_of, without_secrets
+from rbim.cli.callback.signals import stopped_by_signals, stopping_signals
 from rbim.cli.context import callback_credentials, configuration, telemetry
 from rbim.cli.exit_codes import Exit
 from rbim.cli.json_output import json_line, writes_unicode
@@ -132,7 +132,7 @@ async def _serve(  # noqa: C901  # in order
         return Exit.USAGE
     host, number, *_ = bound.getsockname()  # with more for IPv6
     url = url_at(host, number, "http" if options.certfile is None else "https") + options.path
-    with bound, stopped_by_signals(stop), ExitStack() as printing:
+    with bound, stopped_by_signals(stop, stopping_signals()), ExitStack() as printing:
         try:
             async with (
                 nullcontext() if forwarder is None else forwarder.transport,
@@ -150,7 +150,8 @@ async def _serve(  # noqa: C901  # in order
                     )
                 await server.serve(sockets=[bound])
         except sqlite3.Error as error:
-            log.log_text(f"{options.inbox}: {error}", CRITICAL)
+            file = options.spool if is_on_server(options.inbox) else f"{options.inbox}, or its overflow file"
+            log.log_text(f"{file}: {error}", CRITICAL)
             return Exit.USAGE
     return code
 
@@ -267,7 +268,7 @@ class Forwarder:
     def __init__(self, url: str, credentials: Sequence[Credentials]) -> None:
         self.transport = HttpxTransport(trust_env=False)
         self._target = target_of(url, "--forward-to")
-        self._shown = without_user(url)
+        self._shown = without_secrets(url)
         self._credentials = credentials
         self._keys = keys_of(credentials)
         self._kept: dict[bytes, dict[str, str]] = {}  # by a digest of the body, which may have a megabyte

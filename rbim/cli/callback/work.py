@@ -18,7 +18,7 @@ from rbim.callbacks.worker.router import Router
 from rbim.callbacks.worker.worker import Worker
 from rbim.cli.callback.inboxes import inbox_of, shown_inbox
 from rbim.cli.callback.log import receiver_log
-from rbim.cli.callback.signals import stopped_by_signals
+from rbim.cli.callback.signals import stopped_by_signals, stopping_signals
 from rbim.cli.context import telemetry
 from rbim.cli.exit_codes import Exit
 from rbim.errors import InvalidRequest
@@ -87,7 +87,7 @@ def run(handlers: str, options: WorkOptions) -> int:  # noqa: C901  # in order
         worker.stop()
 
     thread = Thread(target=run_loop, name="rbim-worker", daemon=True)
-    with receiver_log() as log, stopped_by_signals(stop):
+    with receiver_log() as log, stopped_by_signals(stop, stopping_signals()):
         thread.start()
         while thread.is_alive() and not (deadlines and monotonic() > deadlines[0]):
             thread.join(0.1)
@@ -96,7 +96,7 @@ def run(handlers: str, options: WorkOptions) -> int:  # noqa: C901  # in order
             log.log_text(f"a handler has not ended after {seconds:g} s: it blocks, and is left running", CRITICAL)
         for error in failures:
             if isinstance(error, sqlite3.Error):
-                log.log_text(f"{options.inbox}: {error}", CRITICAL)
+                log.log_text(f"{shown_inbox(options.inbox)}: {error}", CRITICAL)
                 return Exit.USAGE
             raise error
     return Exit.DONE

@@ -87,6 +87,24 @@ def test_looking_tells_what_is_due_but_for_ones_own_leases(run, clock):
     assert run.due() == 0
 
 
+def test_nothing_waits_longer_because_the_clock_was_set_back(run, path, clock):
+    for number, team in enumerate("abc"):
+        run.accept(delivery(number, team))
+    leased, failed = run.claim(2)
+    run.retry(failed, error="", pause=99.0)
+    clock.elapsed -= 8 * 3600
+    other = Run(path, clock)  # and none is known of a process that has ended
+    other.file.open()
+    assert other.claim(9) == []  # looks at the clock at its end
+    (waiting,) = other.claim(9)
+    assert waiting.conversation.endswith("c")
+    for claim in (leased, waiting):
+        assert other.due() == pytest.approx(30.0)
+        other.done(claim, more=False)
+    assert run.due() == other.due() == pytest.approx(99.0)
+    other.file.close()
+
+
 # --------------------------------------------------------------------------- retention and replays
 
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from helpers.credentials import APP_ID, CREDENTIALS
-from helpers.receiving import body
+from helpers.receiving import body, post
 from helpers.waiting import until
 from rbim import InvalidRequest
 from rbim.callbacks import MemorySink, Quarantined, Receiver, SqliteInbox
@@ -259,6 +259,17 @@ async def test_what_another_process_puts_into_the_file_is_forwarded_too(clock, s
     async with receiver_of(sink, spool, clock):
         await fill(spool, clock, 10)
         await until(lambda: sink.numbers == list(range(10)))
+
+
+async def test_a_delivery_does_not_overtake_what_another_process_has_put_into_the_file(clock, spool, tmp_path):
+    inbox = SqliteInbox(tmp_path / "events.db", clock=clock)
+    async with receiver_of(inbox, spool, clock) as receiver:
+        for number in range(0, 6, 2):
+            async with Spool(spool, MemorySink(), clock=clock, budget=1.0) as other:
+                await other.put(delivery_of(numbered(number), app_id=APP_ID, received=clock.now()))()
+                assert (await post(receiver, numbered(number + 1), at=clock.now())).status == 200
+            await until(lambda: not receiver._spool.holds, clock)
+    assert bodies(tmp_path / "events.db") == {"g1": list(range(6))}
 
 
 async def test_other_content_that_an_inbox_puts_apart_is_reported(clock, spool, tmp_path):

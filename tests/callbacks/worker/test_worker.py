@@ -471,6 +471,15 @@ async def test_stopping_lets_running_handlers_finish_and_begins_nothing(inbox, c
     assert sorted(left) == [("0", 1), ("1", 1), ("1", 1)]
 
 
+async def test_a_worker_that_was_stopped_before_it_is_entered_ends_at_once(inbox, clock):
+    async with inbox:
+        worker = Worker(inbox, router_of(print), clock=clock)
+        worker.stop()
+        with anyio.fail_after(10):
+            async with worker:
+                await worker.wait()
+
+
 async def test_what_has_not_finished_after_the_drain_is_given_back(inbox, clock):
     log = []
 

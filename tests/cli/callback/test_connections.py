@@ -22,10 +22,12 @@ from helpers.callback_process import APP, MINE, PATIENCE, Process, counts, event
 from helpers.sockets import speaks_ipv6
 from rbim._support.sockets import bound_to
 from rbim.callbacks.inbox.sqlite import SqliteInbox
+from rbim.callbacks.receiver.spool import SPOOL
 from rbim.callbacks.signature import sign
 from rbim.cli import Exit
 from rbim.cli.callback.options import ServeOptions
 from rbim.cli.callback.serve import OTHER_FILES, _allowed, _config, _UvicornServer
+from rbim.storage.sqlite import Database
 
 # ------------------------------------------------------------------------------------------------------------ connections
 
@@ -314,6 +316,13 @@ def test_what_keeps_it_from_serving(tmp_path, cli, environment):
     assert not inbox.exists()
     assert str(other) in refused("--port", "0", "--inbox", other)
     assert f"no directory {tmp_path}/nowhere" in refused("--port", "0", "--inbox", tmp_path / "nowhere" / "events.db")
+    overflow = tmp_path / "overflow"
+    made = Database(overflow, SPOOL, clock=time.time)
+    made.open()
+    made.close()
+    overflow.write_bytes(overflow.read_bytes()[:4096] + b"\xff" * 8192)  # SQLite can open it, and finds the damage later
+    damaged = refused("--port", "0", "--inbox", "postgresql://me:secret-word@127.0.0.1:1/app", "--spool", overflow)
+    assert damaged == f"rbim: {overflow}: database disk image is malformed\n"
     environment.delenv("RBIM_APP_TOKEN")
     assert "RBIM_APP_TOKEN is not set" in refused()
     environment.setitem(sys.modules, "uvicorn", None)

@@ -95,9 +95,11 @@ def test_a_failure_is_tried_again_before_the_next_of_its_conversation(tmp_path, 
         app.wait(4)
 
     with application(500, 302) as app:
-        err = serve(act, "--inbox", tmp_path / "events.db", "--forward-to", app.url)
+        url = f"{app.url}&key=secret".replace("//", "//me:secret@")
+        err = serve(act, "--inbox", tmp_path / "events.db", "--forward-to", url)
     assert [body for _, _, body in app.requests] == [bodies[0]] * 3 + [bodies[1]]
-    assert f"NotForwarded: {app.url} answered 500 'well'; again in" in err
+    assert "secret" not in err
+    assert f"NotForwarded: {app.url.partition('?')[0]} answered 500 'well'; again in" in err
     assert "events wait" not in err
 
 
@@ -147,7 +149,7 @@ async def test_an_event_of_an_application_without_a_token_cannot_be_forwarded(fo
 
 
 def test_an_address_that_is_none_is_refused(tmp_path, cli):
-    for url in ("copies", "ftp://127.0.0.1/", "http://u:secret@:1/"):
+    for url in ("copies", "ftp://127.0.0.1/", "http://u:secret@:1/", "ftp://127.0.0.1/?key=secret"):
         with pytest.raises(InvalidRequest) as raised:
             Forwarder(url, (MINE,))
         assert raised.value.field == "--forward-to"

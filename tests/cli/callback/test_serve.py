@@ -23,7 +23,7 @@ from rbim.callbacks import SqliteInbox
 from rbim.callbacks.signature import sign
 from rbim.cli import Exit
 from rbim.cli.callback.serve import DRAIN_TIMEOUT
-from rbim.cli.callback.signals import stopped_by_signals
+from rbim.cli.callback.signals import stopped_by_signals, stopping_signals
 from rbim.emulator import Emulator
 from rbim.transports.httpx import HttpxTransport
 
@@ -149,6 +149,21 @@ def test_the_second_signal_is_told_from_the_first(monkeypatch):
         assert (stopped, ended) == (["once"], [])
         signal.raise_signal(signal.SIGTERM)
     assert ended == [143]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="no terminals")
+def test_a_closed_terminal_stops_it_like_ctrl_c_but_for_nohup(monkeypatch):
+    ended, stopped = [], []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    with stopped_by_signals(lambda: stopped.append("once"), stopping_signals()):
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)  # of the shell, and of the system
+    assert (stopped, ended) == (["once"], [])
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert signal.SIGHUP not in stopping_signals()
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 class Stuck(io.StringIO):
