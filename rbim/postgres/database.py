@@ -47,7 +47,7 @@ __all__ = ["PostgresDatabase"]
 #   (`made`: a dump keeps all content, but the tables get other numbers in the catalogue).
 # - A process that has seen an inbox does nothing with another one in its place: it must be restarted first.
 
-VERSION = 1
+VERSION = 2
 LEAST_STEP, MOST_STEP = 1_000_000, 1_000_000_000  # by which fences and numbers go on later
 
 CONNECT = """connect_timeout=5 keepalives_idle=5 keepalives_interval=2 keepalives_count=3 tcp_user_timeout=10000
