@@ -17,7 +17,7 @@ from attrs import define
 from rbim._support.task_errors import TaskErrors
 from rbim.bulk.journal.facts import damage_of
 from rbim.bulk.report.reading import read_report
-from rbim.cli.errors import print_error, report_bug, report_error
+from rbim.cli.errors import discard_output, print_error, report_bug, report_error
 from rbim.cli.exit_codes import JobExit
 from rbim.cli.global_flags import command_line, given_flags
 from rbim.cli.jobs.progress import ProgressDisplay
@@ -222,8 +222,10 @@ def _print_report(job_run: JobRun, report: Report) -> None:
         if job_run.flags.as_json or report.state != "loading":
             show_report(job_run.journal, report, as_json=job_run.flags.as_json)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader has closed it; the result of the job is the same
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        discard_output()
+        if not isinstance(error, BrokenPipeError):  # else the reader has closed it; the result of the job is the same
+            raise InvalidRequest(f"cannot write the output: {error.strerror or error}", field="output") from error
 
 
 def _print_steps(job_run: JobRun, report: Report | None) -> None:
