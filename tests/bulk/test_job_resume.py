@@ -243,7 +243,7 @@ async def test_a_repetition_that_was_stopped_in_between_is_unknown_when_it_is_ol
     assert read(journal, "SELECT outcome, retry FROM request") == [(4, 0), (2, 0)]
 
 
-@pytest.mark.parametrize("options, divide", [({}, {"limit": 1}), ({"isolate": 2}, {})], ids=["limit", "isolate"])
+@pytest.mark.parametrize(("options", "divide"), [({}, {"limit": 1}), ({"isolate": 2}, {})], ids=["limit", "isolate"])
 async def test_a_part_of_a_lost_request_is_as_old_as_the_whole(journal, options, divide):
     sending = await lose_three(journal)
     run = open_job(sending, journal, clock=sending.clock, concurrency=1, max_failures=None, **options).resume(**divide)
