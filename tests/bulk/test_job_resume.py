@@ -338,6 +338,24 @@ async def test_another_job_is_refused_with_the_difference(tmp_path, change, rows
     assert len(sending.operations) == 2
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_the_error_of_a_run_comes_before_what_its_cancellation_causes(journal):
+    async def fail():
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise ValueError("cancelled")
+
+    async def resume():
+        async with Sending().job(journal).resume(), anyio.create_task_group() as tasks:
+            tasks.start_soon(fail)
+            await anyio.sleep_forever()
+
+    with pytest.raises(InvalidRequest, match="there is no journal") as caught:
+        await resume()
+    assert "at the same time: ExceptionGroup" in caught.value.__notes__[0]
+
+
 async def test_two_at_a_time_are_refused(journal):
     sending = Sending(seconds=1.0)
     job = sending.job(journal)
