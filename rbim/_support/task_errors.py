@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError, current_task
 from math import inf
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import anyio
 
@@ -32,7 +32,8 @@ def is_being_cancelled() -> bool:
 class TaskErrors:
     """A context manager for tasks: it records errors in order of time and cancels the task group.
 
-    No error passes through the task group, which would wrap it. Cancellations pass.
+    No error passes through the task group, which would wrap it. Cancellations pass; beside errors in a group (trio) they are
+    left out, because the scope that they are for takes no note of them any more.
     """
 
     def __init__(self, tasks: TaskGroup) -> None:
@@ -44,6 +45,10 @@ class TaskErrors:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if isinstance(error, BaseExceptionGroup):
+            group = cast("BaseExceptionGroup[BaseException]", error)
+            cancelled, others = group.split(self._cancelled)
+            error = group if cancelled is None else others
         if error is None or isinstance(error, self._cancelled):
             return False
         self.errors.append(error)

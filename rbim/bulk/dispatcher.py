@@ -196,7 +196,10 @@ class Dispatcher:
         finally:
             not_sent = Settlement(outcome=RequestState.NOT_SENT, reason=INTERRUPTED, again=True)
             left_over = [Ended(chunk, not_sent, 0.0) for chunk in self._recording.difference(self._batch.intents)]
-            self._commits.begin(partial(self._journal.record, [*self._batch.ended, *left_over], (), self._batch.closed))
+            batch = self._batch
+            durable = self._commits.begin(partial(self._journal.record, [*batch.ended, *left_over], (), batch.closed))
+            with anyio.CancelScope(shield=True):
+                self._counts.closed(await durable())
             self._sample()
         if self._error is not None:
             raise self._error
@@ -494,13 +497,15 @@ class Dispatcher:
             batch, self._batch, self._news = self._batch, _Commit(), anyio.Event()
             durable = self._commits.begin(partial(self._journal.record, batch.ended, batch.intents, batch.closed))
             closed: dict[AccountState, int] = {}
-            with self._clock.scope(LATE) as scope:
-                closed = await durable()
-            if scope.cancelled_caught:
-                self._is_late = batch.late = True
-                batch.written.set()
-                closed = await durable()
-                self._is_late = False
+            with anyio.CancelScope(shield=True):  # a run that ends counts it, too
+                with self._clock.scope(LATE) as scope:
+                    closed = await durable()
+                if scope.cancelled_caught:
+                    self._is_late = batch.late = True
+                    batch.written.set()
+                    closed = await durable()
+                    self._is_late = False
+            if batch.late:
                 for chunk in batch.intents:
                     if chunk in self._recording and chunk.group in self._rules.closed:
                         self._give_up(chunk)

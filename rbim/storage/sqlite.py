@@ -340,8 +340,9 @@ def _busy(error: BaseException) -> bool:
 def _connect(path: Path, kind: FileKind) -> sqlite3.Connection:
     if not path.parent.is_dir():
         raise _unusable(path, kind, f"there is no directory {path.parent}")
-    if path.is_dir():
-        raise _unusable(path, kind, "it is a directory: name a file in it")
+    if path.exists() and not path.is_file():
+        cause = "it is a directory: name a file in it" if path.is_dir() else "it is not a regular file: name another one"
+        raise _unusable(path, kind, cause)
     give_up = time.monotonic() + OPEN_TIMEOUT
     while True:
         try:

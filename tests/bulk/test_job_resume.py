@@ -243,6 +243,22 @@ async def test_a_repetition_that_was_stopped_in_between_is_unknown_when_it_is_ol
     assert read(journal, "SELECT outcome, retry FROM request") == [(4, 0), (2, 0)]
 
 
+@pytest.mark.parametrize(("options", "divide"), [({}, {"limit": 1}), ({"isolate": 2}, {})], ids=["limit", "isolate"])
+async def test_a_part_of_a_lost_request_is_as_old_as_the_whole(journal, options, divide):
+    sending = await lose_three(journal)
+    run = open_job(sending, journal, clock=sending.clock, concurrency=1, max_failures=None, **options).resume(**divide)
+    sending.act = lambda _: None if divide else (run.stop(), ApiError("no", code="999123"))[1]
+    await run
+    assert len(sending.operations) == 1
+    sending.clock.start += timedelta(hours=1, seconds=10)
+    sending.operations.clear()
+    sending.act = lambda _: None
+    await open_job(sending, journal, clock=sending.clock).resume()
+    assert len(sending.operations) == 2  # the two requests that never left
+    assert count(journal)[UNKNOWN] == 6 - bool(divide)
+    assert read(journal, "SELECT count(*) FROM request WHERE outcome = 0 OR retry = 1") == [(0,)]
+
+
 async def test_retrying_nothing_is_refused(journal):
     with pytest.raises(InvalidRequest, match="neither failed nor unknown"):
         Sending().job(journal).retry(failed=False, unknown=False)
@@ -320,6 +336,24 @@ async def test_another_job_is_refused_with_the_difference(tmp_path, change, rows
     assert caught.value.field == "job"
     assert journal.read_bytes() == before
     assert len(sending.operations) == 2
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_the_error_of_a_run_comes_before_what_its_cancellation_causes(journal):
+    async def fail():
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise ValueError("cancelled")
+
+    async def resume():
+        async with Sending().job(journal).resume(), anyio.create_task_group() as tasks:
+            tasks.start_soon(fail)
+            await anyio.sleep_forever()
+
+    with pytest.raises(InvalidRequest, match="there is no journal") as caught:
+        await resume()
+    assert "at the same time: ExceptionGroup" in caught.value.__notes__[0]
 
 
 async def test_two_at_a_time_are_refused(journal):

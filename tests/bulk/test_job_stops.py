@@ -57,6 +57,15 @@ async def test_a_group_that_was_deleted_gets_a_few_requests_more(journal, chunk,
     assert len(sending.operations) == before + 80
 
 
+@pytest.mark.parametrize("limit", [None, 5])
+async def test_a_group_that_is_closed_at_the_end_is_counted(journal, limit):
+    sending = Sending(lambda _: NotFound("there is no group g0", code="900404"))
+    run = sending.job(journal, chunk=1, concurrency=1).run(rows_of(1, 20), limit=limit)
+    snapshot = await watched(run)
+    assert (run.why, snapshot.failed, snapshot.waiting) == ("done", 20, 0)
+    assert count(journal) == {FAILED: 20}
+
+
 @pytest.mark.parametrize(("retry_after", "adaptive"), [(None, False), (20, True)])
 async def test_a_used_up_quota_ends_a_job(journal, retry_after, adaptive):
     async with world() as it:

@@ -15,7 +15,7 @@
 # `retry` is 1 from the outcome until the intent of the next sending of the same chunk, or until it is given up.
 #
 # A kill leaves OPEN the requests that were in flight, those that were about to leave, and those whose outcome was not
-# committed yet. Their accounts, and those that are AGAIN because of a request with `retry`, are UNKNOWN unless `recover`
+# committed yet. Their accounts, and those that are AGAIN because of a request, not by `retry`, are UNKNOWN unless `recover`
 # lets them be sent again. All other accounts are as the tables say.
 #
 # Always true: each account is in one chunk; at most one request of a chunk is OPEN. What waits for a run is in its plan, or
@@ -82,9 +82,12 @@ OUTCOME = """UPDATE request SET begun = ?, ended = ?, elapsed = ?, waited = ?, o
 SETTLE = "UPDATE chunk SET state = ?, request = ?, reason = ? WHERE sender_group = ? AND id = ? AND state <= 0"
 SETTLE_ONE = "UPDATE account SET state = ?, reason = ? WHERE sender_group = ? AND chunk = ? AND account = ?"
 
-UNDECIDED = """SELECT id, sender_group, chunk, begun, outcome FROM request
-    WHERE outcome = 0 OR retry = 1 AND (outcome = 4 OR resent = 1)"""
-GIVE_UP = "UPDATE request SET outcome = ?, reason = coalesce(reason, ?), retry = 0 WHERE id = ?"
+UNDECIDED = """SELECT id, sender_group, chunk, begun, outcome = 0 FROM request WHERE outcome = 0
+    UNION ALL SELECT request.id, chunk.sender_group, chunk.id, begun, 0
+    FROM chunk JOIN request ON request.id = chunk.request
+    WHERE state = -1 AND (chunk.sender_group, chunk.id) NOT IN (SELECT sender_group, chunk FROM request WHERE outcome = 0)"""
+ENDED = "UPDATE request SET outcome = 4, reason = ?, retry = ? WHERE id = ?"
+GIVE_UP = "UPDATE request SET retry = 0 WHERE retry = 1 AND sender_group = ? AND chunk = ?"
 CLOSE = """UPDATE chunk SET state = :after, request = NULL, reason = :reason WHERE state = :state
     AND sender_group IN (SELECT sender_group.id FROM sender_group
         JOIN target_group ON target_group.id = target_group WHERE target_group.name = :group)
@@ -99,7 +102,7 @@ MOVE = """UPDATE account SET chunk = chosen.its_chunk, state = NULL, reason = NU
                 + (row_number() OVER (PARTITION BY sender_group ORDER BY seq) - 1) / :size AS its_chunk
         FROM result WHERE state IN (SELECT value FROM json_each(:states))
         AND (:reasons = '[]' OR reason IN (SELECT id FROM reason WHERE text IN (SELECT value FROM json_each(:reasons))
-            OR code IN (SELECT value FROM json_each(:reasons))))
+            OR code <> '' AND code IN (SELECT value FROM json_each(:reasons))))
         AND (:groups = '[]' OR sender_group IN (SELECT sender_group.id FROM sender_group JOIN target_group
             ON target_group.id = target_group WHERE target_group.name IN (SELECT value FROM json_each(:groups))))) AS chosen
     WHERE sender_group = of_group AND chunk = before AND seq = its_seq"""
@@ -217,22 +220,23 @@ class Journal:
         self.database.execute("INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (self._run, *sample))
 
     def recover(self, on_unknown: OnUnknown, resend_within: float) -> None:
-        """Settle the requests that an ended run left open, and those to be repeated that may have had their effect.
+        """Settle the requests that an ended run left open, and what is to be sent again of those of unknown outcome.
 
         ``on_unknown``: ``resend``, ``report`` (as unknown), or ``auto``: send again those younger than ``resend_within``
         seconds.
         """
-        for number, sender_group, chunk, begun, outcome in self.database.execute(UNDECIDED).fetchall():
-            # after a clock was set back the age is unknown, and what never left has none
-            young = begun is not None and 0 <= self.database.now - begun < resend_within
-            after = outcome or RequestState.UNKNOWN
-            if on_unknown == "resend" or (on_unknown == "auto" and young):
-                self.database.execute("UPDATE request SET outcome = ?, retry = 1 WHERE id = ?", (after, number))
-                self.database.execute(SETTLE, (AccountState.AGAIN, number, None, sender_group, chunk))
-                continue
-            reason = self._reason_id(RUN_ENDED)
-            self.database.execute(GIVE_UP, (after, reason, number))
-            self.database.execute(SETTLE, (AccountState.UNKNOWN, number, reason, sender_group, chunk))
+        for number, sender_group, chunk, begun, is_open in self.database.execute(UNDECIDED).fetchall():
+            # after a clock was set back the age is unknown
+            young = 0 <= self.database.now - begun < resend_within
+            again = on_unknown == "resend" or (on_unknown == "auto" and young)
+            reason = None if again else self._reason_id(RUN_ENDED)
+            if not again:
+                self.database.execute(GIVE_UP, (sender_group, chunk))
+            if is_open:
+                self.database.execute(ENDED, (reason, again, number))
+            if is_open or not again:
+                state = AccountState.AGAIN if again else AccountState.UNKNOWN
+                self.database.execute(SETTLE, (state, number, reason, sender_group, chunk))
 
     def retry(self, selection: RetryFilter) -> int:
         """Let the accounts of a selection wait again, in new chunks; return their number.

@@ -222,8 +222,10 @@ def _print_report(job_run: JobRun, report: Report) -> None:
         if job_run.flags.as_json or report.state != "loading":
             show_report(job_run.journal, report, as_json=job_run.flags.as_json)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader has closed it; the result of the job is the same
+    except OSError as error:
         discard_output()
+        if not isinstance(error, BrokenPipeError):  # else the reader has closed it; the result of the job is the same
+            raise InvalidRequest(f"cannot write the output: {error.strerror or error}", field="output") from error
 
 
 def _print_steps(job_run: JobRun, report: Report | None) -> None:

@@ -404,6 +404,17 @@ def test_a_file_that_cannot_be_written_is_said_after_the_report(cli, group):
     assert "--not-done: cannot write /dev/full" in err
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_an_output_that_cannot_be_written_costs_no_file_and_no_next_step(cli, group, monkeypatch, flags):
+    write_csv("members.csv", [*rows_of(group), (group, STRANGER)])
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        code, _, err = cli("invite", "members.csv", "--not-done", "left.csv", *flags)
+    assert (code, "cannot write the output: No space left" in err) == (JobExit.USAGE, True)
+    assert STRANGER in Path("left.csv").read_text(encoding="utf-8")
+
+
 # ---------------------------------------------------------------- looking at a job
 
 

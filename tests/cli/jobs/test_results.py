@@ -102,6 +102,7 @@ def test_a_retry_takes_accounts_by_reason_and_group(platform, cli, mixed):
 
 def test_refused_accounts_are_sent_again_only_on_request(platform, cli, mixed):
     group, other = mixed
+    assert cli("job", "retry", "m.csv.invite.journal", "--only", "refused", "--reason", "")[0] == JobExit.USAGE
     assert cli("job", "retry", "m.csv.invite.journal", "--only", "refused", "--group", group)[0] == JobExit.INCOMPLETE
     assert sent(platform) == [(group, STRANGER)]
     platform.requests.clear()
