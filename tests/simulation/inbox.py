@@ -657,7 +657,9 @@ class InboxScenario(Scenario):
             told = f"{hot} deliveries in 0.5 s in one conversation, {many} in {CONNECTIONS}"
             self.world.check("a hot conversation is accepted as fast as many", hot >= many / 2, told)
             told = f"{hot} events in {hot_took:.3f} s in one conversation, {many} in {many_took:.3f} s in {CONNECTIONS}"
-            fast = hot / hot_took >= many / many_took / 4  # only commits take time here, and 16 conversations share them
+            # only commits take time here, and 16 conversations share them; another process may look only after ``poll``
+            hot_took = max(0.5, hot_took - (0.0 if self.sizes.handles_too else self.sizes.poll))
+            fast = hot / hot_took >= many / many_took / 4
             self.world.check("a hot conversation is handled about as fast as many", fast, told)
             before = len(self.messages)
             self.world.disk.errors = 0.1
