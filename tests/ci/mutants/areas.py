@@ -47,27 +47,12 @@ AREAS = _areas(
     Area(
         "retries",
         ("rbim/client/retry.py", "rbim/client/call.py", "rbim/wire/codec.py"),
-        (
-            "tests/client/test_client.py",
-            "tests/client/test_closing.py",
-            "tests/client/test_observers.py",
-            "tests/client/test_prepare.py",
-            "tests/client/test_retry.py",
-            "tests/client/test_rotation.py",
-            "tests/wire/test_codec.py",
-        ),
+        ("tests/client", "tests/operations", "tests/wire"),
     ),
     Area(
         "limits",
         tuple(_rbim("client", "admission limits queue")),
-        (
-            "tests/client/test_admission.py",
-            "tests/client/test_client.py",
-            "tests/client/test_fan_out.py",
-            "tests/client/test_limits.py",
-            "tests/client/test_retry.py",
-            "tests/client/test_views.py",
-        ),
+        ("tests/client",),
         left_out=(
             "test_whatever_happens_in_whatever_moment_no_place_is_lost",
             "test_whoever_is_cancelled_the_others_leave_as_soon_as_their_rates_allow",
@@ -91,7 +76,7 @@ AREAS = _areas(
     Area(
         "pace",
         ("rbim/bulk/pace.py", "rbim/client/congestion.py"),
-        ("tests/bulk/test_pace.py", "tests/client/test_congestion.py"),
+        ("tests/bulk/test_pace.py", "tests/bulk/test_pace_of_a_job.py", "tests/client/test_congestion.py"),
     ),
     Area(
         "journal",
