@@ -145,7 +145,9 @@ def answers(written, methods):
             written = rest
             continue
         method = methods[len(found)] if len(found) < len(methods) else ""
-        if method == "HEAD" or status in (204, 304):
+        # uvicorn refuses what turns out to be no HTTP with a body, whatever the method is, and closes the connection
+        refused = status == 400 and headers.get("connection") == "close"
+        if (method == "HEAD" and not refused) or status in (204, 304):
             body, written = b"", rest
         elif headers.get("transfer-encoding") == "chunked":
             body, written = _dechunked(rest)
