@@ -202,6 +202,15 @@ def test_a_code_that_means_nothing_to_rbim_closes_a_group_only_if_others_get_on(
     assert not alone.rules.closed
 
 
+def test_a_request_that_is_divided_says_nothing_of_its_group():
+    run = Requests(limit=None)
+    chunk = run.chunk()
+    divided = judge(WORK.make(chunk), chunk, NO_ROOM, retry=ONCE, dialect=DIALECT)
+    assert divided.step is Step.SPLIT
+    for _ in range(50):
+        assert run.rules.ended(chunk, divided, run.now, 0.0) == Verdict()
+
+
 def test_what_was_lost_or_throttled_says_nothing_of_its_group():
     run = Requests(limit=None)
     for error in (Unanswered("reset"), NotSent("refused"), Throttled("slower", code="160016")):
@@ -248,7 +257,9 @@ def test_a_run_without_any_connection_ends_soon_and_knows_why(patience):
 def test_silence_before_a_first_connection_lasts_18_seconds_and_not_longer():
     run = Requests()
     assert run.wait(15.0) is None
+    assert run.rules.is_unreachable is False
     assert run.end(NotSent("connect timeout"), elapsed=15.0) == Verdict()
+    assert run.rules.is_unreachable is True
     assert run.wait(3.0) is None
     assert run.wait(0.25) == "not connected"
 
@@ -289,6 +300,19 @@ def test_throttling_without_end_ends_the_run(retry_after):
     assert why == "no progress"
     assert run.now - run.began <= every + 120.0 + 300.0 + every
     assert run.now - run.began > 120.0
+
+
+@each_row("pauses, seconds", [([0.0], 121.0), ([10.0], 131.0), ([10.0] + [4.0] * 20, 131.0)])
+def test_only_pauses_since_the_last_progress_count_and_none_twice(pauses, seconds):
+    run = Requests(limit=None)
+    run.end(Throttled("before", code="160016", status=429, retry_after=5.0))
+    assert run.wait(10.0) is None
+    run.end()
+    began = run.now
+    for pause in pauses:
+        assert run.end(Throttled("quota", code="160016", status=429, retry_after=pause)) == Verdict()
+    assert run.until(Throttled("quota", code="160016"), every=1.0)[0] == "no progress"
+    assert run.now - began == seconds
 
 
 def test_one_settled_account_now_and_then_is_progress():

@@ -156,6 +156,12 @@ def test_an_answer_settles_each_account_once(fails, resent):
     assert settlement.outcome is RequestState.ANSWERED
 
 
+def test_of_an_entry_without_a_reason_the_other_fields_are_shown():
+    entry = Fail(member="a", extra={"why": 1})
+    ((_, _, reason),) = work_of().answered(chunk_of("a"), Invited(fails=(entry,))).individual
+    assert reason.text == '{"why": 1}'
+
+
 @each_row("name", ["fails", "fail", "Fails"])
 def test_a_removal_that_lists_failures_is_unknown(name):
     answer = Success(extra={name: [{"member": "a", "reason": "r"}], "more": 1})
@@ -270,6 +276,8 @@ def test_laws_of_all_verdicts(error, op, resent, lost, expired):
     assert decision.pause >= 0
     if isinstance(error, TimestampExpired):  # it is made anew once
         assert (decision.step, decision.expired) == ((Step.STOP, False) if expired else (Step.AGAIN, True))
+    else:
+        assert not decision.expired
 
 
 @each_row(
@@ -295,6 +303,7 @@ def test_a_chunk_that_was_never_sent_has_a_first_attempt_before_it_and_nothing_b
     assert (chunk.resent, chunk.expired) == (False, False)
     assert (chunk.waited, chunk.ready_since) == (0, 0)
     assert [chunk.left, chunk.begun, chunk.repeats, chunk.operation, chunk.invalid] == [None] * 5
+    assert work_of(LogoutGroup).make(chunk).user_name == "a"
 
 
 @each_row(

@@ -28,6 +28,7 @@ from rbim import (
 )
 from rbim.client.admission import Admission, AttemptTimes, NotAdmitted
 from rbim.client.limits import LOW, NORMAL, Demands
+from rbim.client.queue import Waiter
 from rbim.emulator.clock import EmulatedClock
 
 FOREVER = {"latest": inf, "deadline": 30.0, "attempt": 10.0}
@@ -231,7 +232,9 @@ async def test_waiting_calls_have_neither_tasks_nor_timers_of_their_own():
         assert len(asyncio.all_tasks()) <= before + 500
         timers = [each for each in loop._scheduled if not each.cancelled()]
         assert len(timers) <= 3  # of the deadlines, of the rate, and one of the test's own
+        deadlines = client._shared.admission.deadlines
         tasks.cancel_scope.cancel()
+    assert not deadlines.scopes
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -270,7 +273,24 @@ async def test_a_queue_that_never_empties_forgets_the_groups_that_are_gone():
                 await limiter.enter(JoinGroup(group_id=f"g{number}"), **FOREVER)
         (lane,) = [lane for lane in limiter._queue._normal._lanes.values() if lane.lines]
         assert 3 <= max(len(heads._heap) for heads in lane._heads.values()) <= 200
+        assert len(limiter._queue._normal._ranks) == limiter.waiting
         tasks.cancel_scope.cancel()
+
+
+async def test_only_a_call_of_a_group_with_two_more_than_that_of_the_new_one_makes_way():
+    limiter = admission(1, clock=EmulatedClock())
+    await enter(limiter)
+    new = Waiter(
+        limiter._demands.of(JoinGroup(group_id="b"), 0.0), now=0.0, latest=9.0, deadline=9.0, attempt=9.0, level=NORMAL
+    )
+    found = []
+    async with create_task_group() as tasks:
+        for group in "baaa":
+            tasks.start_soon(partial(limiter.enter, JoinGroup(group_id=group), **FOREVER))
+            await settle()
+            found.append(limiter._queue.last_of_most(new))
+        tasks.cancel_scope.cancel()
+    assert [each and each.number for each in found] == [None, None, None, 4]
 
 
 async def given_up_before_its_time(waited):
@@ -428,6 +448,7 @@ async def test_calls_that_cannot_be_met_by_the_places_in_flight_are_refused_at_o
             for _ in range(10):
                 tasks.start_soon(partial(send_at, client, stub, ended, deadline=5.0))
     assert len(ended["answered"]) >= 3
+    assert client._shared.admission.refused == len(ended["refused"])
     assert ended["refused"] == [start] * (10 - len(ended["answered"]))
 
 

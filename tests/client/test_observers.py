@@ -50,8 +50,9 @@ PATH = f"/2013-12-26/Application/{APP_ID}/IM/Group"
 
 async def watched(*script, op=READ, **options):
     """Make one call and return what an observer was told of it, and how it ended."""
-    recorder = Recorder()
-    async with client_over(Stub(*script), observers=[recorder], **options) as client:
+    recorder, stub = Recorder(), Stub(*script)
+    stub.clock.elapsed += 100.0
+    async with client_over(stub, observers=[recorder], **options) as client:
         ended = await ending(client.send(op))
     return recorder, ended
 

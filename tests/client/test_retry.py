@@ -20,6 +20,7 @@ from helpers.stubs import (
     Stub,
     answer,
     client_over,
+    ending,
     failing,
     waits,
 )
@@ -249,6 +250,15 @@ async def test_a_pause_that_the_deadline_does_not_allow_is_not_begun():
     assert stub.clock.elapsed == pytest.approx(0.2)
     assert [made.error for made in caught.value.attempts] == ["Unanswered", "Throttled"]
     assert caught.value.outcome is Outcome.UNKNOWN
+
+
+async def test_nor_is_one_that_leaves_less_time_than_an_attempt_needs():
+    for retry_after, ends in (("20", 0.0), ("10", pytest.approx(11.5, abs=1.5))):
+        stub = Stub(answer("160016", retry_after=retry_after), OK)
+        async with client_over(stub, deadline=30) as client:
+            client._shared.admission.times.add(10.0, now=0.0, answered=True)  # it needs 11 s
+            await ending(client.send(READ))
+        assert stub.clock.elapsed == ends
 
 
 async def test_after_an_expired_timestamp_the_request_is_signed_afresh():

@@ -37,6 +37,9 @@ def test_slots_are_asked_for_when_half_of_them_are_used_and_by_one_request_at_a_
     bucket, asked = bucket_of(Rate(100, shared=ADDRESS), waiting=2)
     bucket.reserve(0.0)
     assert asked == [2]  # no more than calls need
+    bucket.told([0.1, 0.2], "", 0.0)
+    bucket.reserve(0.0)
+    assert asked == [2]
 
 
 def test_a_request_leaves_at_its_slot_or_a_little_later_and_a_slot_that_is_too_old_is_lost():

@@ -50,7 +50,7 @@ from rbim.operations.groups import (
     SearchPublicGroups,
     Success,
 )
-from rbim.wire.codec import MAX_VALUES, Codec, _retry_after
+from rbim.wire.codec import MAX_VALUES, Codec, _retry_after, _unwritable
 from rbim.wire.intermediaries import LOGIN
 
 
@@ -203,6 +203,10 @@ def test_what_json_cannot_carry_is_refused_by_name(name, value, why, road, monke
     assert caught.value.field == name
 
 
+def test_what_only_the_whole_keeps_from_being_written_names_no_field():
+    assert _unwritable(Odd, {"price": 1}).message == "the request cannot be written as JSON"
+
+
 def test_a_field_with_a_header_travels_in_it():
     request = make().encode(Odd(trace="t1"))
     assert (request.headers["X-Trace"], request.body) == ("t1", b"{}")
@@ -247,6 +251,8 @@ def test_success_is_http_200_with_the_code_of_success():
 def test_an_answer_with_colons_in_a_text_is_parsed_once(monkeypatch):
     monkeypatch.setattr(rbim_json, "keys_of", lambda _: pytest.fail("it was parsed again"))
     assert decode(body=b'{"statusCode":"000000","at":"12:30:00"}') == Success(extra={"at": "12:30:00"})
+    assert decode(body=b'{"statusCode":"000000","at":"12:30\\u000a"}') == Success(extra={"at": "12:30\n"})
+    assert decode(INVITE, body=b'{"statusCode":"000000","fails":[{"member":"1001","reason":"r"}]}').fails
 
 
 @each_row(
@@ -306,6 +312,17 @@ def test_what_a_status_and_a_body_become(status, body, kind, outcome):
     error = failure(status=status, body=body)
     assert type(error) is kind
     assert (error.status, error.body, error.outcome) == (status, body, outcome)
+
+
+@each_row(
+    "status, body, reason",
+    [
+        (201, SUCCESS, "the success code, but only HTTP 200 is a success"),
+        (200, b'{"statusCode":"000000","code":"111109"}', "the success code, and the code 111109"),
+    ],
+)
+def test_why_a_success_code_is_no_success(status, body, reason):
+    assert failure(status=status, body=body).reason == reason
 
 
 @each_row(

@@ -1,24 +1,35 @@
 """Answers that say nothing but their success, in bytes that said so before: the same as if read each time."""
 
+from attrs import frozen
 from hypothesis import given, settings, strategies as st
 
 from helpers.fixed_clock import FixedClock
 from helpers.tables import each_row
 from rbim import ApiError, Dialect, ProtocolError, Response
+from rbim.operations.base import Answer, operation
 from rbim.operations.groups import (
     CreateGroup,
     DeleteGroup,
+    GroupOperation,
     GroupType,
     Invited,
     InviteJoinGroup,
     QueryGroupDetail,
     SearchPublicGroups,
+    Success,
 )
 from rbim.wire.codec import Codec
 
 
-def make():
-    return Codec(app_id="app", base_url="https://host:8883", dialect=Dialect(), clock=FixedClock())
+def make(hooks=None):
+    return Codec(app_id="app", base_url="https://host:8883", dialect=Dialect(), clock=FixedClock(), hooks=hooks)
+
+
+@frozen(kw_only=True)
+class Count(Answer):
+    """An answer without a field for unknown fields."""
+
+    count: int = 0
 
 
 DELETE = DeleteGroup(group_id="g1")
@@ -61,6 +72,21 @@ def test_what_came_before_changes_no_answer(exchanges):
     for op, status, body in exchanges:
         response = Response(status, {}, body)
         assert outcome_of(op, response, codec) == outcome_of(op, response, make())
+
+
+@operation("Counted")
+@frozen(kw_only=True)
+class Counted(GroupOperation[Count]):
+    pass
+
+
+def test_answers_of_ones_own_are_read_in_the_same_way_each_time():
+    def read_by_hand(converter):
+        converter.register_structure_hook(Success, lambda *_: Success(extra={"by": "hand"}))
+
+    for op, hooks, expected in ((Counted(), None, Count()), (DELETE, read_by_hand, Success(extra={"by": "hand"}))):
+        codec = make(hooks)
+        assert [codec.decode(op, Response(200, {}, PLAIN)) for _ in range(3)] == [expected] * 3
 
 
 @each_row(

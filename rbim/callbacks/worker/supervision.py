@@ -50,7 +50,6 @@ class Supervision:
         """Record that the part runs, and report it if it was restarted."""
         self.running, self._since = True, self._clock.monotonic()
         if self._ended:
-            self._ended = False
             self.restarts += 1
             self._observers.notify(PartRestarted, part=self.part, restarts=self.restarts)
 

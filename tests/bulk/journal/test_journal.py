@@ -150,7 +150,14 @@ async def test_an_invalid_row_is_told_with_its_place_in_the_whole_input(monkeypa
         for row in rows:
             yield row
 
+    turns = []
+
+    async def turn():
+        turns.append(True)
+
+    monkeypatch.setattr(loading, "checkpoint", turn)
     found = [columns async for columns in loading.batches(rows if given == "iterable" else later())]
+    assert len(turns) == (3 if given == "iterable" else 0)  # what is not awaited lets other tasks run
     assert [len(columns.accounts) for columns in found] == [3, 3, 2]
     assert [each.line for columns in found for each in columns.accounts if isinstance(each, BadRow)] == [2, 7]
 
@@ -266,7 +273,8 @@ def test_groups_have_their_turns_whatever_the_window(rows, chunk, window):
 def test_planning_begins_where_the_last_run_ended(rows, chunk, window, ends):
     """What was planned and not sent is planned again."""
     with book(rows, chunk=chunk) as made:
-        planned = made.plan(ends + window)
+        planned = made.plan(1) + made.plan(ends + window)
+        assert len({(each.sender_group, each.id) for each in planned}) == len(planned)
         for each in planned[:ends]:
             made.send(each)
         sent = [(each.group, each.user_name, each.accounts) for each in planned[:ends]]
@@ -313,6 +321,7 @@ def test_a_closed_group_is_given_up_and_says_so():
         one, two, three, *_ = by_group["g"]
         made.send(one)
         made.send(two, lost)
+        assert made.read("SELECT DISTINCT round(ended - begun, 3), split FROM request") == [(0.5, False)]
         made.leave(three)
         reason = FailureReason("not sent: no such group", "112222")
         assert made.do(made.journal.record, (), (), [("g", reason)]) == {AccountState.FAILED: 4, AccountState.UNKNOWN: 2}

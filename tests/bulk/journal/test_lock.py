@@ -1,6 +1,8 @@
 """The lock of a job: of the journal's file, whatever its name, and of no one but a living holder."""
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -88,6 +90,7 @@ def test_on_windows_a_file_beside_the_journal_is_locked(tmp_path, monkeypatch):
     first, second = JobLock(journal), JobLock(journal)
     assert not is_locked(journal)
     first.acquire()
+    assert journal.is_file()
     assert is_locked(journal)
     with pytest.raises(InvalidRequest, match="another process runs this job"):
         second.acquire()
@@ -100,11 +103,44 @@ def test_a_journal_is_private_from_its_first_byte(journal):
     old = os.umask(0)
     try:
         lock = JobLock(journal)
-        lock.acquire()
-        lock.release()
+        for _ in range(2):  # it can be taken again
+            lock.acquire()
+            assert is_locked(journal)
+            lock.release()
+            assert not is_locked(journal)
     finally:
         os.umask(old)
     assert journal.stat().st_mode & 0o777 == 0o600 or os.name == "nt"
+
+
+@posix
+def test_who_looks_sees_a_run_and_no_other_that_looks(journal):
+    """Locks of another opening of the file are as those of another process."""
+    fcntl = pytest.importorskip("fcntl")
+    journal.touch()
+    for kind, said in ((fcntl.LOCK_EX, True), (fcntl.LOCK_SH, False)):
+        with journal.open("rb") as other:
+            fcntl.flock(other, kind)
+            assert is_locked(journal) is said
+
+
+@posix
+def test_a_forked_child_holds_no_lock_and_can_look(journal):
+    lock = JobLock(journal)
+    lock.acquire()
+    here, there = socket.socketpair()
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # if it waits for ever
+        there.send(b"x")
+        there.recv(1)
+        os._exit(is_locked(journal))
+    with here, there:
+        here.recv(1)
+        lock.release()
+        assert not taken(journal)
+        here.send(b"x")
+        assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.ci

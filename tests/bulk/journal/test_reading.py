@@ -50,7 +50,14 @@ def test_without_its_directory_a_journal_with_a_log_is_to_be_copied(finished, mo
         error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
         raise error
 
+    modes, connect = [], sqlite3.connect
+
+    def noted(address, **options):
+        modes.append(address.partition("?")[2])
+        return connect(address, **options)
+
     monkeypatch.setattr(facts, "schema_version", cannot_open)
+    monkeypatch.setattr(sqlite3, "connect", noted)
     with pytest.raises(InvalidRequest, match="cannot be read: unable to open database file"):
         read_report(finished)
     finished.with_name(f"{finished.name}-wal").write_bytes(b"changes")
@@ -58,6 +65,16 @@ def test_without_its_directory_a_journal_with_a_log_is_to_be_copied(finished, mo
         InvalidRequest, match=r"directory cannot be written, and .*-wal has .*: copy both to another directory"
     ):
         read_report(finished)
+    assert modes == ["mode=rw", "mode=ro&immutable=1", "mode=rw", "mode=ro"]
+
+
+def test_what_the_system_or_a_value_says_becomes_one_error(journal):
+    for error, said in (
+        (OSError(5, "I/O error"), "cannot be read: I/O error"),
+        (OverflowError("too large"), "it is damaged"),
+    ):
+        with pytest.raises(InvalidRequest, match=said), facts.reading(journal):
+            raise error
 
 
 def test_the_log_of_a_journal_that_was_moved_away_survives_every_command(finished):

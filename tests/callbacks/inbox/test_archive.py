@@ -66,6 +66,14 @@ async def test_what_a_replay_would_do_is_what_it_does(inbox, chosen, monkeypatch
         kinds = Counter(json.loads(claim.body)["msgType"] for claim in await claims_of(inbox) if claim.number not in seen)
         assert told == kinds
         assert list(told.values()) == sorted(told.values(), reverse=True)
+        if not chosen:  # what is known under its key by now is gone
+            assert len(await archive.quarantined()) == 2
+
+
+async def test_an_event_of_a_time_that_is_yet_to_come_does_not_wait(inbox):
+    async with inbox:
+        await inbox.accept(delivery(1, at=START + timedelta(seconds=5)))
+        assert await inbox.lag() == 0
 
 
 async def claims_of(inbox):

@@ -81,6 +81,10 @@ def test_looking_tells_what_is_due_but_for_ones_own_leases(run, clock):
     run.accept(delivery(2, "b"))
     (other,) = run.claim(1)
     run.retry(other, error="", pause=99.0)
+    assert run.due() == 30.0
+    run.accept(delivery(3, "c"))
+    assert run.due() == 0
+    run.done(run.claim(1)[0], more=False)
     assert run.due([claim.fence]) == pytest.approx(99.0)
     clock.elapsed += 30.0
     assert run.due([claim.fence]) == pytest.approx(69.0)
@@ -153,11 +157,19 @@ def test_purging_goes_in_steps_and_looks_once_a_minute(run, rows, clock, monkeyp
     assert rows("SELECT count(*) FROM event WHERE state = 1") == [(0,)]
 
 
-def test_a_replay_of_events_that_are_gone_by_now_is_over(run):
+def test_a_replay_goes_in_steps_and_of_events_that_are_gone_by_now_is_over(run, monkeypatch):
+    monkeypatch.setattr(store, "REPLAY_STEP", 2)
     assert run.replay(ALL, after=3, last=9) == (9, 0)
     for number in range(3):
         run.accept(delivery(number))
     assert run.replay(ALL, after=3, last=9) == (9, 0)
+    assert [run.replay(ALL, after=after, last=9) for after in (0, 2)] == [(2, 0), (3, 0)]
+
+
+def test_a_page_of_the_newest_begins_below_a_number(run):
+    for number in range(3):
+        run.accept(delivery(number))
+    assert [row[0] for row in run.file.query(sql.NEWEST[None], (3, 9))] == [2, 1]
 
 
 # ----------------------------------------------------------------------------------- many and fast

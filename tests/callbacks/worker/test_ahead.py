@@ -91,6 +91,23 @@ async def test_a_conversation_goes_on_while_its_results_are_recorded_and_they_ar
     assert sum(len(numbers) for _, numbers in sink.asked[:2]) == 8  # all that had piled up in the second
 
 
+async def test_while_as_many_results_as_handlers_may_run_are_not_recorded_no_conversation_goes_ahead(clock):
+    sink, log = Slow(clock), []
+
+    async def handler(event):
+        log.append(event.to)
+
+    async with running(sink, handler, clock, concurrency=8):
+        for group, begun in (("a", ["a"] * 8), ("b", ["a"] * 8 + ["b"])):
+            for number in range(20):
+                await sink.accept(text(number, group))
+            await until(lambda begun=begun: len(log) >= len(begun))
+            await moment()
+            assert log == begun
+        sink.gate.set()
+        await until(lambda: not sink.events)
+
+
 async def test_a_failure_is_recorded_after_all_successes_before_it(clock):
     sink, log = Slow(clock), []
 

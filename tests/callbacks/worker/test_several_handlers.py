@@ -163,3 +163,4 @@ async def test_every_handler_can_reach_the_body_as_it_was_sent(handled):
     assert handling.body == delivery.body
     assert handling.document == json.loads(delivery.body) == event.document
     assert "hello" not in repr(handling)
+    assert {handling: 1}[handling] == 1  # it can be a key, whatever the document holds

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
+from attrs import evolve
 
 from helpers.waiting import until
 from helpers.workers import Panic, moment, router_of, text
@@ -17,6 +18,7 @@ from rbim.callbacks.worker import attempt, supervision
 from rbim.callbacks.worker.backoff import Backoff
 from rbim.callbacks.worker.router import Router
 from rbim.callbacks.worker.worker import GRACE, Worker
+from rbim.emulator.clock import EmulatedClock
 
 
 def quick(inbox, handler, **options):
@@ -156,6 +158,17 @@ async def test_a_worker_that_ends_in_whatever_way_is_started_again(how):
     assert sink.events == ()
     (alone,) = observed(RetriedAlone, facts)
     assert (alone.crashes, alone.alone) == (1, True)
+
+
+def test_pauses_grow_and_are_short_again_after_a_part_has_run_for_long(monkeypatch):
+    monkeypatch.setattr(supervision, "RESTARTS", evolve(supervision.RESTARTS, random=lambda: 1.0))
+    clock, pauses = EmulatedClock(), []
+    part = supervision.Supervision("sink", Observers([]), clock)
+    for seconds in (100, 1, 29, 30, 1):
+        part.started()
+        clock.elapsed += seconds
+        pauses.append(part.ended(ConnectionError("went away")))
+    assert (pauses, part.restarts) == ([0.5, 1.0, 2.0, 0.5, 1.0], 4)
 
 
 @pytest.mark.usefixtures("at_once")

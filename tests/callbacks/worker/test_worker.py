@@ -504,6 +504,26 @@ async def test_what_has_not_finished_after_the_drain_is_given_back(inbox, clock)
             assert [claim.attempt for claim in await backlog.claim(10)] == [1]
 
 
+async def test_what_comes_after_a_handler_that_cancelled_itself_is_given_back_as_any_other(inbox, clock):
+    begun = []
+
+    async def handler(event):
+        if event.body == "1":
+            await raises_cancelled(event)
+        begun.append(event.body)
+        await anyio.sleep_forever()
+
+    async with inbox:
+        await accept(inbox, text(1), text(2))
+        async with running(inbox, handler, clock, drain=1, backoff=Backoff(attempts=1)) as worker:
+            await until(lambda: begun == ["2"])
+            worker.stop()
+            await moment()
+            await clock.advance(1.1)
+        async with inbox.backlog() as backlog:
+            assert [claim.crashes for claim in await backlog.claim(10)] == [0]
+
+
 async def test_a_cancelled_worker_gives_back_what_it_holds_and_what_had_begun_is_retried_alone(inbox, clock):
     log, found = [], []
 
