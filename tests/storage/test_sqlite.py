@@ -268,7 +268,8 @@ def test_what_is_not_a_file_of_this_kind_is_refused_in_words_and_left_alone(tmp_
     causes[tmp_path / "text0" / "file"] = f"there is no directory {tmp_path / 'text0'}"
     causes[tmp_path / "nowhere" / "file"] = f"there is no directory {tmp_path / 'nowhere'}"
     causes[tmp_path] = "it is a directory: name a file in it"
-    causes[Path(os.devnull)] = "it is not a regular file: name another one"
+    (tmp_path / "device").symlink_to(os.devnull)
+    causes[tmp_path / "device"] = "it is not a regular file: name another one"
     found = {path: refused(path) for path in causes}
     assert {path: said for path, said in found.items() if said != causes[path]} == {}
     assert not (tmp_path / "nowhere").exists()
