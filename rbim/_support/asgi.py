@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-
 __all__ = ["App", "Receive", "Scope", "Send", "TooLarge", "body_of", "lifespan"]
 
 Scope = MutableMapping[str, Any]

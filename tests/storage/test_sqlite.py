@@ -12,7 +12,6 @@ import threading
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import count
-from pathlib import Path
 
 import pytest
 from attrs import evolve
