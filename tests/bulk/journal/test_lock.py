@@ -124,6 +124,7 @@ def test_who_looks_sees_a_run_and_no_other_that_looks(journal):
             assert is_locked(journal) is said
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")  # threads of an earlier test
 @posix
 def test_a_forked_child_holds_no_lock_and_can_look(journal):
     lock = JobLock(journal)
