@@ -53,14 +53,16 @@ class Aim:
 
 
 GOALS = (
-    *(Aim(HTTPX, BY_HAND, number, 1.7, among) for among in (PLAIN, TLS) for number in (10, 100, 1000)),
+    Aim(HTTPX, BY_HAND, 100, 1.3),
+    *(Aim(HTTPX, BY_HAND, number, 1.7) for number in (10, 1000)),
+    *(Aim(HTTPX, BY_HAND, number, 1.7, TLS) for number in (10, 100, 1000)),
     Aim(HTTPX, "httpx by hand", 100, 0.15),
     Aim(HTTPX, "httpx by hand", 1000, 0.02),
     Aim(HTTPX, "httpx by hand", 100, None, TLS),
     Aim(ASYNCIO, BY_HAND, 100, 0.30),
     Aim(ASYNCIO, BY_HAND, 100, None, TLS),
     Aim(H11, BY_HAND, 100, 0.80),
-    Aim(ASYNCIO, FLOOR.name, 100, 3.5),
+    Aim(ASYNCIO, FLOOR.name, 100, 3.2),
     Aim(ASYNCIO, "pyreqwest by hand", 100, 0.75),
     Aim(AIOHTTP, BY_HAND, 100, 1.2),
     Aim("fan_out", "send", 100, 1.4, SEND),
