@@ -97,10 +97,17 @@ def check_all(job):
     states = _states(job)
     effects = {pair: [each for each in job.sent_for[pair] if _took_effect(each, pair)] for pair in job.pairs}
     check_report(job, states)
+    can_isolate = _can_isolate(job)
     for pair in job.pairs:
         if pair in states:
-            _check_account(job, pair, states[pair], effects[pair])
+            _check_account(job, pair, states[pair], effects[pair], can_isolate=can_isolate)
     _check_rates(job)
+
+
+def _can_isolate(job):
+    """Tell whether no run can have used up the requests that it may send for halves; a refusal of a chunk costs two."""
+    ((splits,),) = job.auditor().execute("SELECT total(split) FROM request")
+    return job.sizes.isolate >= 500 and 2 * splits < job.sizes.isolate - 1
 
 
 def check_report(job, states):
@@ -115,7 +122,7 @@ def check_report(job, states):
     check("the report says what the journal says", +Counter(reported) == said, f"{counts}, journal {dict(said)}")
 
 
-def _check_account(job, pair, state, effects):
+def _check_account(job, pair, state, effects, *, can_isolate):
     world, sent = job.world, job.sent_for[pair]
     said, why = state
     done = said in DONE_WORDS
@@ -127,7 +134,7 @@ def _check_account(job, pair, state, effects):
     poisoned = pair[1] in job.poison
     world.check("done is done", not (done and poisoned), told)
     innocent = not poisoned and pair[1] not in job.refused and pair[0] in job.emulator.state.groups
-    isolated = job.sizes.isolate >= 500 and not job.retrying and not job.never
+    isolated = can_isolate and not job.retrying and not job.never
     world.check("innocents are never buried", not (said == "failed" and innocent and isolated), told)
     marked = all(each.facts.get("resent") for each in carried_out[1:])
     world.check("every double is marked", marked, told)
